@@ -173,7 +173,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     required = session.config.getoption("require_gpus")
     if required and not session.config.option.collectonly and session.exitstatus in (0, 5):
-        from everyrank.declare.claims import shortage
+        from everyrank.declare.run_gpus import shortage
 
         if shortage(session.config, required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -186,6 +186,6 @@ def pytest_terminal_summary(
     yield  # these lines come last, where they are seen
     required = 0 if config.option.collectonly else config.getoption("require_gpus")
     if required or terminalreporter.stats.get("skipped"):
-        from everyrank.declare.claims import write_summary
+        from everyrank.declare.run_gpus import write_summary
 
         write_summary(terminalreporter, required)

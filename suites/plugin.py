@@ -87,13 +87,13 @@ def pytest_collection_modifyitems(
     yield  # -k and other plugins select
     if any(item.get_closest_marker("conformance") is not None for item in items):
         from everyrank.suites.collect.order import pair
-        from everyrank.suites.collect.preflight import Preflight, identify
+        from everyrank.suites.collect.usability import Usability, identify
 
         pair(items)
         # Cases are many objects that live as long as the run: no garbage collection need look at them again.
         gc.freeze()
         identify(items)
-        config.pluginmanager.register(Preflight(items), "everyrank-preflight")
+        config.pluginmanager.register(Usability(items), "everyrank-usability")
 
 
 def _refuse(config: pytest.Config, problem: str) -> NoReturn:

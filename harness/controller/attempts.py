@@ -20,9 +20,9 @@ from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.pool import Pool
 from everyrank.controller.watch import Watch
 from everyrank.controller.witnesses import Witnesses
-from everyrank.declare import claims
-from everyrank.declare.claims import Claims
+from everyrank.declare import run_gpus
 from everyrank.declare.job import Job
+from everyrank.declare.run_gpus import RunGpus
 from everyrank.declare.stash import TIMEOUT
 from everyrank.errors import MisuseError
 from everyrank.model.ranks import rank_seed
@@ -48,7 +48,7 @@ class Attempts:
         options: Options,
         jobs: Jobs,
         pool: Pool,
-        claimed: Claims,
+        gpus: RunGpus,
         leases: Leases,
         interrupts: Interrupts,
         talk_options: TalkOptions,
@@ -57,7 +57,7 @@ class Attempts:
         self._options = options
         self._jobs = jobs
         self._pool = pool
-        self._claims = claimed
+        self._run_gpus = gpus
         self._leases = leases
         self._interrupts = interrupts
         self._tests = 0
@@ -138,9 +138,9 @@ class Attempts:
         The lease ends with the world. While this process waits for GPUs, it holds none.
         """
         lease = None
-        if ready is None and self._claims.uses_gpus(job):
+        if ready is None and self._run_gpus.uses_gpus(job):
             self._pool.dismiss_with_gpus()
-            lease = self._claims.take(job)
+            lease = self._run_gpus.take(job)
         try:
             yield lease
         except BaseException:
@@ -193,8 +193,8 @@ class Attempts:
                 rank=rank,
                 size=job.size,
                 backend=job.backend,
-                device=claims.device(job, gpus, rank),
-                visible=claims.visible(gpus, rank, world.launcher.forks),
+                device=run_gpus.device(job, gpus, rank),
+                visible=run_gpus.visible(gpus, rank, world.launcher.forks),
                 seed=rank_seed(named, job.seed, rank),
                 folder=os.path.join(world.launcher.hosts.folder_of(world.seats[rank]), folder),
                 shared=shared,
@@ -218,7 +218,7 @@ class Attempts:
 
     def _start_spare(self, job: Job, following: Job | None) -> None:
         """Fork the next test's ranks while this test waits for its own, if that test will need new processes."""
-        if following is None or self._debugging or self._claims.uses_gpus(following):
+        if following is None or self._debugging or self._run_gpus.uses_gpus(following):
             return  # a world with GPUs is started when it has them
         spent = job.spends_its_world and self._pool.key(job) == self._pool.key(following)
         if spent or following.fresh:

@@ -22,7 +22,7 @@ from everyrank.controller.pool import Pool
 from everyrank.controller.reruns import Reruns
 from everyrank.controller.warn import warn
 from everyrank.controller.without_world import TestEnd, WithoutWorld
-from everyrank.declare import claims
+from everyrank.declare import run_gpus
 from everyrank.declare.job import Job
 from everyrank.declare.stash import DECLARATION, FOUND_GPUS, TIMEOUT, is_declared
 from everyrank.errors import MisuseError
@@ -54,21 +54,21 @@ class Controller:
         self._pool = Pool(session, self._launching, talk_options)
         run = holders.run_of(session.config)
         self._leases = leases.Leases(leases.capacity(), leases.folder(), self._print, run)
-        self._claims = claims.start(self._print_and_warn)
-        self._jobs = Jobs(session.items, options, self._claims)
+        self._run_gpus = run_gpus.start(self._print_and_warn)
+        self._jobs = Jobs(session.items, options, self._run_gpus)
         self._interrupts = Interrupts(is_worker=hasattr(session.config, "workerinput"))
         self._attempts = Attempts(
             session,
             options,
             self._jobs,
             self._pool,
-            self._claims,
+            self._run_gpus,
             self._leases,
             self._interrupts,
             talk_options,
         )
         self._wants_results = bool(self._config.hook.pytest_everyrank_result.get_hookimpls())
-        self._without_world = WithoutWorld(options, self._claims, self._wants_results)
+        self._without_world = WithoutWorld(options, self._run_gpus, self._wants_results)
         self._reruns = Reruns(session.config, self._reports)
 
     # --- the run -----------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Controller:
         self._interrupts.open()
         hosts = self._launching.launcher.hosts
         if hosts.several:
-            self._claims.on_hosts = True
+            self._run_gpus.on_hosts = True
             self._config.stash[FOUND_GPUS] = hosts.count_gpus()
             if hasattr(self._config, "workeroutput"):
                 self._config.workeroutput["everyrank_gpus"] = self._config.stash[FOUND_GPUS]
@@ -95,7 +95,7 @@ class Controller:
             with contextlib.closing(self._launching):
                 self._pool.close()
         finally:
-            self._claims.close()
+            self._run_gpus.close()
             self._leases.close()
             self._interrupts.close()
 

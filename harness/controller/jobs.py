@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from everyrank.declare import requirements
-from everyrank.declare.claims import Claims
 from everyrank.declare.declaration import SIZE_PARAMETER
 from everyrank.declare.job import Job, Key
+from everyrank.declare.run_gpus import RunGpus
 from everyrank.declare.stash import DECLARATION, MISUSE
 from everyrank.errors import MisuseError
 from everyrank.options import Options, leaks_action
@@ -18,10 +18,10 @@ from everyrank.options import Options, leaks_action
 class Jobs:
     """The jobs of a run, each made when it is first asked for. An item that is misused has none."""
 
-    def __init__(self, items: list[pytest.Item], options: Options, claims: Claims) -> None:
+    def __init__(self, items: list[pytest.Item], options: Options, run_gpus: RunGpus) -> None:
         self._items = items
         self._options = options
-        self._claims = claims
+        self._run_gpus = run_gpus
         self._indexes = {item: index for index, item in enumerate(items)}
         self._occurrences = _occurrences(items)
         self._jobs: dict[pytest.Item, Job] = {}
@@ -50,7 +50,7 @@ class Jobs:
     def _make(self, item: pytest.Item) -> Job:
         declared = item.stash[DECLARATION]
         size = self._size(item)
-        needs, backend = requirements.needs(declared, size), self._claims.backend(declared, size)
+        needs, backend = requirements.needs(declared, size), self._run_gpus.backend(declared, size)
         key: Key = (
             size,
             declared.device,

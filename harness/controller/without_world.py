@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from everyrank.declare.claims import SKIPPED_FOR, Claims
 from everyrank.declare.job import Job
+from everyrank.declare.run_gpus import SKIPPED_FOR, RunGpus
 from everyrank.errors import MisuseError
 from everyrank.model.outcome import Rule
 from everyrank.model.result import TestResult
@@ -28,9 +28,9 @@ class TestEnd:
 class WithoutWorld:
     """Decides which tests get no world, and makes their ends."""
 
-    def __init__(self, options: Options, claims: Claims, wants_results: bool) -> None:
+    def __init__(self, options: Options, run_gpus: RunGpus, wants_results: bool) -> None:
         self._options = options
-        self._claims = claims
+        self._run_gpus = run_gpus
         self._wants_results = wants_results
 
     def end(self, job: Job, impossible: str = "") -> TestEnd | None:
@@ -42,7 +42,7 @@ class WithoutWorld:
         if reason:
             return self._skipped(job.item, reason)
         try:
-            reason, wants_gpus = self._claims.missing(job)
+            reason, wants_gpus = self._run_gpus.missing(job)
         except MisuseError as error:
             return self.refused(job.item, str(error))
         if impossible and not reason:
@@ -50,7 +50,7 @@ class WithoutWorld:
         if not reason:
             return None
         required = self._options.require_gpus
-        if wants_gpus and job.needs.least <= required and self._claims.are_here(job.needs.type):
+        if wants_gpus and job.needs.least <= required and self._run_gpus.are_here(job.needs.type):
             return self.refused(job.item, f"{reason}; with --require-gpus={required} this is not a skip")
         ended = self._skipped(job.item, reason)
         ended.reports[0].user_properties.append((SKIPPED_FOR, reason))

@@ -67,9 +67,9 @@ def _gathering(frame: FrameType) -> str:
     return f"{call} (as the leader, for {', '.join(sorted(missing))}, which {verb} not come)" if missing else ""
 
 
-def by_threads(besides: int, groups: Groups) -> list[str]:
+def by_threads(witness: int, groups: Groups) -> list[str]:
     """Return what the threads wait in that run the user's code, beside the main thread and this witness."""
-    known = {threading.main_thread().ident, besides}
+    known = {threading.main_thread().ident, witness}
     frames = sys._current_frames().items()
     return sorted({_by_thread(frame, groups) for thread, frame in frames if thread not in known} - {""})
 

@@ -50,22 +50,22 @@ def own_group(size: int | None = None) -> Iterator[Group]:
     _count_alike()
     group = Group(_connections(), set(_world.pg_map))
     default = dist.group.WORLD
-    made = dist.new_group(ranks, timeout=PATIENCE)
+    own_group = dist.new_group(ranks, timeout=PATIENCE)
     current_world().barrier()  # a rank that leaves at once must not keep others from connecting
-    member = made is not dist.GroupMember.NON_GROUP_MEMBER
+    member = own_group is not dist.GroupMember.NON_GROUP_MEMBER
     if member:
-        dist.group.WORLD = made
+        dist.group.WORLD = own_group
     forget_meshes()
-    _own_groups.append(made)
+    _own_groups.append(own_group)
     try:
         yield group
     finally:
-        _own_groups.remove(made)
+        _own_groups.remove(own_group)
         group.leave()
         dist.group.WORLD = default
         forget_meshes()
         if member:
-            dist.destroy_process_group(made)
+            dist.destroy_process_group(own_group)
 
 
 def _count_alike() -> None:

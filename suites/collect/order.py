@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from everyrank.suites.arena.first_step import longer
-from everyrank.suites.collect.preflight import case_of
+from everyrank.suites.collect.usability import case_of
 from everyrank.suites.engine.case import Case
 
 

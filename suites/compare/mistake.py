@@ -101,7 +101,7 @@ def _has_groups(plan: Plan, step: int) -> bool:
 
 def _leaves_out(plan: Plan, step: int) -> bool:
     """Return whether some parameters may have no gradient."""
-    return not plan.made.properties.isdisjoint(_WITHOUT_GRADIENTS)
+    return not plan.definition.properties.isdisjoint(_WITHOUT_GRADIENTS)
 
 
 def _has_equal_shapes(plan: Plan, step: int) -> bool:

@@ -57,11 +57,11 @@ class Plan:
         return self.row.variant(self.variant)
 
     @property
-    def made(self) -> Model:
+    def definition(self) -> Model:
         return model_of(self.model)
 
     def build(self, seed: int = SEED) -> nn.Module:
-        return self.made.build(seed, self.dtype)
+        return self.definition.build(seed, self.dtype)
 
     def optimize(self, module: nn.Module) -> torch.optim.Optimizer:
         return self.row.build(module.parameters(), self.choice)
@@ -72,7 +72,7 @@ class Plan:
 
     def batch(self, rank: int, step: int, part: int = 0) -> Batch:
         """Return one microbatch of one rank at one step."""
-        whole = batch_for(self.made, 5, rank, step * self.parts + part, dtype=self.dtype)
+        whole = batch_for(self.definition, 5, rank, step * self.parts + part, dtype=self.dtype)
         rows = self.rows[rank] if self.rows else None
         return Batch(whole.inputs[:rows], whole.targets[:rows])
 
@@ -81,7 +81,7 @@ class Plan:
 
     def prepare(self, module: nn.Module, rank: int, step: int) -> None:
         """Change the model as the training itself does before a step."""
-        if "optional" in self.made.properties:
+        if "optional" in self.definition.properties:
             module.skip = rank in self.skips and step >= self.skips_from  # type: ignore[assignment]
         if step == self.thaw:
             for parameter in module.parameters():

@@ -130,7 +130,7 @@ def _unknown(subject: Subject, chosen: Contract, name: str, known: Iterable[str]
     )
 
 
-def claims(
+def claimed_capabilities(
     chosen: Contract, subject: Subject, ids: Collection[str], free: Collection[str], stated: Collection[str]
 ) -> dict[str, set[str]]:
     """Return the capabilities that a subject claims and can be asked for, each with those cases that need it.

@@ -18,7 +18,7 @@ import torch
 from everyrank.fixtures.optimizers import NameTaken
 from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
-from everyrank.suites.engine.capability import claims, declarable, lacks, missing
+from everyrank.suites.engine.capability import claimed_capabilities, declarable, lacks, missing
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.failure import failure, fault, unusable
 from everyrank.suites.engine.judge import Outcome, judge
@@ -52,9 +52,9 @@ class Case:
     ledger: Path | None = None  # the subject's file, whether or not an entry matches this case
     needs: tuple[str, ...] = ()
     """The capabilities that it needs and that the subject claims, since it declares nothing of this case."""
-    claims: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
     """For a case that needs a capability: all that the subject claims. They are asked for at once."""
-    preflight: bool = True
+    claims_plainest: bool = True
     """Whether the plainest use is claimed: no entry of the ledger and no lack matches SGD without arguments."""
 
     @property
@@ -83,7 +83,7 @@ class Case:
     @property
     def prepared(self) -> bool:
         """Whether the plainest use is tried before this case."""
-        return self._able and self.preflight and self.contract.plainest is not None
+        return self._able and self.claims_plainest and self.contract.plainest is not None
 
     @property
     def _able(self) -> bool:
@@ -98,7 +98,7 @@ class Case:
         key = hashlib.sha256(repr((*self.subject_key, self.point.size)).encode()).hexdigest()
         mark = Path(current_rank().run_folder, f"usable-{key}")
         # Another rank may not see the file, or see it at another time: rank 0 decides.
-        if (answers := current_rank().gather("preflight", str(mark.exists()))) and answers[0] == str(True):
+        if (answers := current_rank().gather("the plainest use", str(mark.exists()))) and answers[0] == str(True):
             return
         problem = None
         try:
@@ -156,7 +156,7 @@ class Case:
     def _ask(self) -> None:
         """Fail, with one sentence about all that is missing, if the subject lacks what this case needs."""
         __tracebackhide__ = True
-        found = missing(self.contract, self.subject, self.point, self.claims if self._able else ())
+        found = missing(self.contract, self.subject, self.point, self.claimed if self._able else ())
         if found.keys() & set(self.needs):
             notes()[MISSING] = found
             rank = current_rank()
@@ -258,7 +258,7 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
     named, entries, lacking = _declared(subject, chosen, folder, ids)
     free = {id for id in ids if id not in lacking and (id not in entries or entries[id].shared)}
-    claimed = claims(chosen, subject, ids, free, free & entries.keys())
+    claimed = claimed_capabilities(chosen, subject, ids, free, free & entries.keys())
     found = [
         Case(subject, chosen, case.law, case.point, entries.get(case_id), lacking.get(case_id), named.file)
         for case, case_id in zip(plain, ids, strict=True)
@@ -267,7 +267,7 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
         if all(case.lack for case in found if case.entry is entry):
             raise LedgerError(f"{named.own.file}: the entry {entry.case!r} matches only cases that the subject lacks")
     if any(case.point.plainest and (case.entry or case.lack) for case in found):
-        found = [replace(case, preflight=False) for case in found]
+        found = [replace(case, claims_plainest=False) for case in found]
     return [_needing(case, claimed) for case in _fitted(found)]
 
 
@@ -285,7 +285,7 @@ def _needing(case: Case, claimed: Mapping[str, Collection[str]]) -> Case:
     if subject.exemplar or subject.sabotage:
         return case  # it has all of them, or lacks what its rogue takes away
     needs = tuple(name for name, cases in claimed.items() if case.law.crosses or case.short_id in cases)
-    return replace(case, needs=needs, claims=tuple(claimed)) if needs else case
+    return replace(case, needs=needs, claimed=tuple(claimed)) if needs else case
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Point:
     simulated: int | None = None
     """The world size that the law simulates in its ranks: a subject that names its sizes must have named this."""
     plainest: bool = False
-    """Whether this is the plainest use, SGD without arguments. A subject that does not claim it has no preflight."""
+    """Whether this is the plainest use, SGD without arguments. It is tried first, if the subject claims it."""
 
     @property
     def claimed_size(self) -> int:
@@ -137,7 +137,7 @@ class Contract:
     groups: Mapping[str, str] = field(default_factory=dict)
     """Groups of laws, such as TRAINED, and what their laws have in common. A rogue may name a group."""
     plainest: Callable[[Any], None] | str | None = None
-    """The preflight: the plainest use, tried before the first law at each world size; it compares nothing."""
+    """The plainest use, tried before the first law at each world size; it compares nothing."""
     exemplar: Any = None
     """The Subject that must pass every law, in the kill matrix."""
     nothing: Any = None

@@ -71,8 +71,8 @@ def tests_of(name: str) -> str:
 
 def table(name: str, sample: Sample) -> Table:
     """Return the table of a run that tries this sample."""
-    made: Table = _offers()[name].load()(sample)
-    return made
+    offered: Table = _offers()[name].load()(sample)
+    return offered
 
 
 def as_environment(names: list[str]) -> dict[str, str]:

@@ -35,7 +35,7 @@ def generated(table: Sequence[Case], plan: SearchPlan) -> list[Case]:
 
     law = Law(GENERATE, check, lambda: (), timeout=_START + SHRINKING + plan.draws * _PER_DRAW, crosses=True)
     points = [Point("", size, fixtures=player.fixtures_for(size)) for size in sizes]
-    return [replace(table[0], law=law, point=point, entry=None, lack=None, needs=(), claims=()) for point in points]
+    return [replace(table[0], law=law, point=point, entry=None, lack=None, needs=(), claimed=()) for point in points]
 
 
 def _check(subject: Subject, plan: SearchPlan, features: frozenset[str]) -> None:

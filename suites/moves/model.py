@@ -171,10 +171,10 @@ def new_parameters(params: Sequence[Param]) -> Iterator[tuple[Param, nn.Paramete
 def add_parameters(module: nn.Module, params: Sequence[Param]) -> list[nn.Parameter]:
     """Add new parameters to a module under all of their names, and return them."""
     added = []
-    for param, made in new_parameters(params):
-        added.append(made)
+    for param, parameter in new_parameters(params):
+        added.append(parameter)
         for name in filter(None, (param.name, param.also)):
-            put(module, name, made)
+            put(module, name, parameter)
     return added
 
 

@@ -117,17 +117,17 @@ def move(
     def decorate(act: Callable[Concatenate[AnyPlayer, P], None]) -> Callable[Concatenate[AnyPlayer, P], None]:
         signature = inspect.signature(act)
         _, *parameters = signature.parameters.values()
-        found = Move(act.__name__, law, defaults={each.name: each.default for each in parameters}, **known)
+        facts = Move(act.__name__, law, defaults={each.name: each.default for each in parameters}, **known)
 
         @functools.wraps(act)
-        def made(player: AnyPlayer, /, *args: P.args, **options: P.kwargs) -> None:
+        def method(player: AnyPlayer, /, *args: P.args, **options: P.kwargs) -> None:
             __tracebackhide__ = True
             _, *given = signature.bind(player, *args, **options).arguments.items()
             anything: Any = player
-            anything.make(found, functools.partial(act, player, *args, **options), dict(given))
+            anything.make(facts, functools.partial(act, player, *args, **options), dict(given))
 
-        made.move = found  # type: ignore[attr-defined]
-        return made
+        method.move = facts  # type: ignore[attr-defined]
+        return method
 
     return decorate
 

@@ -104,11 +104,11 @@ def make(made_of: Model, seed: int) -> Part:
             root.first = nn.Identity()  # only submodules are replicated: this layer would not be averaged
         for name in PARTS:
             root.part(name)
-        for number, (param, made) in enumerate(new_parameters(made_of.params)):
+        for number, (param, parameter) in enumerate(new_parameters(made_of.params)):
             for name in filter(None, (param.name, param.also)):
                 path, _, last = name.rpartition(".")
                 part = root.part(path)
-                part.register_parameter(last, made)
+                part.register_parameter(last, parameter)
                 part.own.append((number, last, param))
     for buffer in made_of.buffers:
         dtype = getattr(torch, buffer.dtype)

@@ -88,10 +88,10 @@ class ModelDrawing(Drawing):
         names: dict[int, list[int]] = {}
         for number in range(len(model.params)):
             names.setdefault(model.tensor(number), []).append(number)
-        made = []
+        optimizers = []
         for number, optimizer in enumerate(chosen):
             tensors = list(names.values())
             if (number or self.has("parameters of no optimizer")) and self.chance(2):
                 tensors = list(self.some(tensors))
-            made.append(replace(optimizer, params=tuple(self.one_of(*tensor) for tensor in tensors)))
-        return replace(model, optimizers=tuple(made))
+            optimizers.append(replace(optimizer, params=tuple(self.one_of(*tensor) for tensor in tensors)))
+        return replace(model, optimizers=tuple(optimizers))

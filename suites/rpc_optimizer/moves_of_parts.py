@@ -11,11 +11,11 @@ import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena import surface
 from everyrank.suites.moves.move import NEVER, move
-from everyrank.suites.rpc_optimizer.besides import MORE, evaluated_once
 from everyrank.suites.rpc_optimizer.moves_of_errors import ErrorMoves
 from everyrank.suites.rpc_optimizer.moves_of_steps import numbers
 from everyrank.suites.rpc_optimizer.optimizers import moved
 from everyrank.suites.rpc_optimizer.outline import Outline
+from everyrank.suites.rpc_optimizer.parts import MORE, evaluated_once
 
 _CLOSURES = tuple(name for name in MORE if name.startswith("closure"))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from everyrank.fixtures.optimizers import rows
 from everyrank.suites.arena.surface import PARTS
-from everyrank.suites.rpc_optimizer.besides import MORE
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param, drawn_variants
+from everyrank.suites.rpc_optimizer.parts import MORE
 
 #: Options that are changed by hand.
 OPTIONS = ("lr", "weight_decay", "maximize")

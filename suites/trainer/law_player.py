@@ -95,7 +95,7 @@ class LawSides(Sides):
     def _tolerance(self) -> Tolerance:
         plan = self.plan
         exact = plan.size == self.arena.size <= 2  # of two summands there is one sum; other cuts sum within a layer
-        mixed = "mixed-dtypes" in plan.made.properties and not exact
+        mixed = "mixed-dtypes" in plan.definition.properties and not exact
         if plan.dtype == torch.float32 or mixed:
             return CLOSE_FP32
         return AMPLIFIED if "closure" in plan.row.needs else CLOSE_FP64

@@ -1,4 +1,4 @@
-"""An adapter that is wrong is reported once, in a sentence, and nothing else is tried: preflight, before any law."""
+"""An adapter that is wrong is reported once, in a sentence, before any law, and nothing else is tried."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_an_adapter_that_dies_at_once_is_reported_once_and_one_that_dies_of_one_
 
 
 @pytest.mark.parametrize("name", ["the default dtype", "the warnings filters"])
-def test_what_a_subject_always_sets_is_seen_though_the_preflight_has_set_it_before(
+def test_what_a_subject_always_sets_is_seen_though_the_plainest_use_has_set_it_before(
     project: Project, name: str
 ) -> None:
     project.write(

@@ -306,10 +306,10 @@ def test_names_stand_beside_patterns_with_errors() -> None:
 def test_a_subject_that_declares_its_laws_by_patterns_is_not_asked_for_the_rest() -> None:
     none = Lack(AttributeError, "none")
     found = cases(Subject("mine", "replicate", print, lacks={"accumulate[*]": none}))
-    assert not any("no_sync" in case.claims for case in found)
+    assert not any("no_sync" in case.claimed for case in found)
     for a_part in ("accumulate[local-*]", "accumulate[parts2-*]"):
         found = cases(Subject("mine", "replicate", print, lacks={a_part: none}))
-        assert any("no_sync" in case.claims for case in found), a_part
+        assert any("no_sync" in case.claimed for case in found), a_part
 
 
 def test_a_ledger_may_declare_them_too(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_known_case_is_not_asked_for_what_it_needs(tmp_path: Path) -> None:
     entry = 'case = "large-world[*]"\nkind = "fail"\nraises = "AttributeError"\nissue = "unreported"'
     (tmp_path / "mine.toml").write_text(f"[[known]]\n{entry}\n")
     found = cases(replace(TRAINER, known="mine.toml"), tmp_path)
-    assert not any("owns" in case.claims for case in found)
+    assert not any("owns" in case.claimed for case in found)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from everyrank.reports.runfile.model import LedgerPart
 from everyrank.reports.runfile.read import read as read_run
 from everyrank.suites import Lack, Subject
 from everyrank.suites.collect.outcomes import Outcomes
-from everyrank.suites.collect.preflight import stated
+from everyrank.suites.collect.usability import stated
 from everyrank.suites.engine.case import Case, cases, properties
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.judge import Outcome, judge

@@ -52,7 +52,7 @@ def arguments(arena: Arena, point: ArgumentPoint) -> None:
 class SubclassPoint(Point):
     """A point with an optimizer of a subclass."""
 
-    made: Optimizer
+    subject_optimizer: Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ class UnchangedPoint(SubclassPoint):
 
 
 def _subclasses() -> Iterator[SubclassPoint | UnchangedPoint]:
-    yield SubclassPoint("", 2, core=True, made=optimizer(variant="momentum", own="subclass"))
-    yield SubclassPoint("signed", 2, core=True, made=optimizer(variant="momentum", own="signed"))
+    yield SubclassPoint("", 2, core=True, subject_optimizer=optimizer(variant="momentum", own="subclass"))
+    yield SubclassPoint("signed", 2, core=True, subject_optimizer=optimizer(variant="momentum", own="signed"))
     for label, name, variant, missing in (
         ("defaults", "SGD", "defaults", [()]),
         ("none-gradient", "Adagrad", "lr", [(0,), (0,)]),
@@ -72,18 +72,18 @@ def _subclasses() -> Iterator[SubclassPoint | UnchangedPoint]:
         # A decay moves what has a zero gradient, and not what has none.
         ("none-gradient-decay", "SGD", "weight-decay", [(0,), (0,)]),
     ):
-        made = optimizer(name, variant, own="subclass")
-        yield UnchangedPoint(label, 2, core=True, made=made, missing=missing)
+        traits = optimizer(name, variant, own="subclass")
+        yield UnchangedPoint(label, 2, core=True, subject_optimizer=traits, missing=missing)
 
 
 @law("parity.subclass", _subclasses, groups=("STEPS",))
 def subclass(arena: Arena, point: SubclassPoint | UnchangedPoint) -> None:
     """A subclass that changes nothing acts as its base does under the same subject; its own step() is not lost."""
     if not isinstance(point, UnchangedPoint):
-        follow(arena, [Param(1, (3, 4))], point.made, steps=3)
+        follow(arena, [Param(1, (3, 4))], point.subject_optimizer, steps=3)
         return
-    start, *found = _values(arena, point.made, point.missing)
-    _, *expected = _values(arena, replace(point.made, own=""), point.missing)
+    start, *found = _values(arena, point.subject_optimizer, point.missing)
+    _, *expected = _values(arena, replace(point.subject_optimizer, own=""), point.missing)
     comparison = Comparison(EXACT, arena.subject.bound)
     comparison.start(start)
     for step, (ours, base) in enumerate(zip(found, expected, strict=True), 1):
@@ -95,9 +95,9 @@ def subclass(arena: Arena, point: SubclassPoint | UnchangedPoint) -> None:
         raise Deviation("the subclass and its base moved no parameter, whose gradients are not zero") from None
 
 
-def _values(arena: Arena, made: Optimizer, missing: Sequence[tuple[int, ...]]) -> list[Values]:
+def _values(arena: Arena, traits: Optimizer, missing: Sequence[tuple[int, ...]]) -> list[Values]:
     """Return the values at the start and after each step of the subject."""
-    with playing(arena, [Param(1, (3, 2))] * 3, made, compared=False) as player:
+    with playing(arena, [Param(1, (3, 2))] * 3, traits, compared=False) as player:
         found = [player.sides.values]
         for numbers in missing:
             player.step(missing=numbers)

@@ -48,7 +48,7 @@ def _check_clients(arena: Arena, make_steps: MakeSteps) -> None:
     there is nothing to watch: then the values of a large parameter show a race.
     """
     with playing(arena, [Param(1, shape) for shape in SMALL], compared=False) as player:
-        before, made = player.sides.values, 0
+        before, steps = player.sides.values, 0
         for kind in (Watched, SGD) if _takes_subclasses(player.sides) else (SGD,):
             on(1, watch, kind is SGD)
             try:
@@ -56,13 +56,13 @@ def _check_clients(arena: Arena, make_steps: MakeSteps) -> None:
             finally:
                 together, seen = on(1, end_watch)
             check(not together, TOGETHER)
-            made += its_steps
-        _check_serial(before, player.sides.values, made)
+            steps += its_steps
+        _check_serial(before, player.sides.values, steps)
     if seen < its_steps:
         with playing(arena, [Param(1, shape) for shape in LARGE], compared=False) as player:
             before = player.sides.values
-            made = make_steps(player.sides, SGD, UNWATCHED_STEPS)
-            _check_serial(before, player.sides.values, made)
+            steps = make_steps(player.sides, SGD, UNWATCHED_STEPS)
+            _check_serial(before, player.sides.values, steps)
 
 
 def _rrefs(sides: LawSides) -> list[Any]:

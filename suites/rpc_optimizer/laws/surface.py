@@ -10,11 +10,11 @@ import torch
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.points import SurfacePoint
 from everyrank.suites.rpc_optimizer.arena import Arena
-from everyrank.suites.rpc_optimizer.besides import MORE, RpcPair
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 from everyrank.suites.rpc_optimizer.law_player import optimizer, playing
 from everyrank.suites.rpc_optimizer.model import Param
 from everyrank.suites.rpc_optimizer.optimizers import moved
+from everyrank.suites.rpc_optimizer.parts import MORE, RpcPair
 from everyrank.suites.rpc_optimizer.sides import Data
 
 #: The first parameters of each owner have one shape, and the same number there.
@@ -31,7 +31,7 @@ def works_or_refuses(arena: Arena, point: SurfacePoint) -> None:
     """Schedulers, hooks, state dicts, closures and the like work as those of torch.optim, or raise."""
     closures = 0
     with playing(arena, PARAMS, optimizer(variant="momentum")) as player:
-        sides, (made,) = player.sides, player.model.optimizers
+        sides, (traits,) = player.sides, player.model.optimizers
 
         def later_data(steps: int) -> Data:
             return sides.data(sides.used(), surface.STEPS + steps)
@@ -53,8 +53,8 @@ def works_or_refuses(arena: Arena, point: SurfacePoint) -> None:
             sides.ours[0],
             sides.references[0],
             step_copy,
-            moved(made),
-            fresh=lambda: sides.build(replace(made, variant="dampening"), other_rate=True),  # what it loads counts
+            moved(traits),
+            fresh=lambda: sides.build(replace(traits, variant="dampening"), other_rate=True),  # what it loads counts
             backward=backward,
             reference_step=lambda: sides.step_reference(0, sides.gradients(later_data(closures))),
         )

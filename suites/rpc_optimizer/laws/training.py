@@ -141,19 +141,19 @@ def with_decay(arena: Arena, point: Point) -> None:
 class ClassPoint(Point):
     """A point with an optimizer, over all parameters."""
 
-    made: Optimizer
+    subject_optimizer: Optimizer
 
 
 def _two_classes(variant: str = "lr") -> Iterator[ClassPoint]:
     """Yield a class with a functional twin in torch and one without: torch's code has a path for each."""
-    yield ClassPoint("", 2, core=True, made=optimizer(variant=variant))
-    yield ClassPoint("NAdam", 2, core=True, optimizer="NAdam", made=optimizer("NAdam"))
+    yield ClassPoint("", 2, core=True, subject_optimizer=optimizer(variant=variant))
+    yield ClassPoint("NAdam", 2, core=True, optimizer="NAdam", subject_optimizer=optimizer("NAdam"))
 
 
 @law("none.later-context", _two_classes)
 def later_context(arena: Arena, point: ClassPoint) -> None:
     """A parameter used in context 1 and absent from context 2 does not change in step 2."""
-    with playing(arena, [Param(1, (3,))] * 2, point.made, compared=False) as player:
+    with playing(arena, [Param(1, (3,))] * 2, point.subject_optimizer, compared=False) as player:
         player.step_that_moves()
         with player.unchanged("the parameter that context 2 does not use", 0):
             player.step(missing=(0,))
@@ -162,7 +162,7 @@ def later_context(arena: Arena, point: ClassPoint) -> None:
 @law("context.empty", lambda: _two_classes("momentum"))
 def empty(arena: Arena, point: ClassPoint) -> None:
     """A step with a context without any backward changes nothing."""
-    with playing(arena, [Param(1, (3, 4)), Param(0, (2,))], point.made, compared=False) as player:
+    with playing(arena, [Param(1, (3, 4)), Param(0, (2,))], point.subject_optimizer, compared=False) as player:
         player.step_that_moves()
         with player.unchanged("{}, after a step with an empty context"):
             player.step(missing=(0, 1))
@@ -232,14 +232,14 @@ class OwnedPoint(ClassPoint):
 def _owned() -> Iterator[OwnedPoint]:
     for point in _two_classes():
         yield OwnedPoint(**vars(point))
-    yield OwnedPoint("held-gradient", 2, core=True, made=optimizer(), held=True)
+    yield OwnedPoint("held-gradient", 2, core=True, subject_optimizer=optimizer(), held=True)
 
 
 @law("owned.only", _owned)
 def owned_only(arena: Arena, point: OwnedPoint) -> None:
     """Parameters that the optimizer was not given are not written to, their .grad included."""
-    made = replace(point.made, params=(0,))
-    with playing(arena, [Param(1, (3,))] * 2, made, compared=False) as player:
+    subject_optimizer = replace(point.subject_optimizer, params=(0,))
+    with playing(arena, [Param(1, (3,))] * 2, subject_optimizer, compared=False) as player:
         player.step_that_moves(missing=(1,))
         if point.held:
             player.leave(1)

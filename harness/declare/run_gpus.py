@@ -24,8 +24,8 @@ from everyrank.resources.leases import folder
 SKIPPED_FOR = "skipped for"
 
 
-class Claims:
-    """The GPUs of this run, and the claims of its tests on them."""
+class RunGpus:
+    """The GPUs of this run, and what its tests need of them."""
 
     def __init__(self, leases: GpuLeases) -> None:
         self._leases = leases
@@ -94,9 +94,9 @@ def visible(gpus: WorldGpus | None, rank: int, forked: bool) -> dict[str, str]:
     return none if gpus is None else none | gpus.visible_to(rank)
 
 
-def start(notify: Any) -> Claims:
-    """Make the claims of a run; ``notify`` prints a line for the user."""
-    return Claims(GpuLeases(folder(), notify))
+def start(notify: Any) -> RunGpus:
+    """Return the GPUs of a run; ``notify`` prints a line for the user."""
+    return RunGpus(GpuLeases(folder(), notify))
 
 
 # --- the lines at the end of the run ---------------------------------------------------------------

@@ -17,7 +17,7 @@ from everyrank.suites.errors import FAULT, MISSING, STATED, UNUSABLE
 from everyrank.suites.options import GENERATE, PLAN
 
 
-class Preflight:
+class Usability:
     """Watches the first cases of each subject, and gives each case an outcome. A pytest plugin of the controller."""
 
     def __init__(self, items: Iterable[pytest.Item]) -> None:
@@ -121,7 +121,7 @@ def _filed(report: pytest.TestReport) -> str:
 
 def _missing(case: Case, outcome: str, names: Collection[str]) -> list[tuple[str, object]]:
     """Return a property of a case that was not tried for what its subject lacks without declaring it."""
-    missing = sorted(set(names) & set(case.claims)) if outcome in ("error", "not-run") else ()
+    missing = sorted(set(names) & set(case.claimed)) if outcome in ("error", "not-run") else ()
     return [("missing", " ".join(missing))] if missing else []
 
 
