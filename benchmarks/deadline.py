@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from everyrank import proc_stat
+
 from benchmarks.measure import CASES, LIMIT, Row
 
 DEADLINE = 1.0
@@ -58,10 +60,8 @@ def _watch(folder: Path) -> dict[str, float]:
 
 
 def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    stat = proc_stat.find(pid)
+    return stat is not None and not stat.has_ended
 
 
 if __name__ == "__main__":

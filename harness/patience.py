@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from everyrank import proc_stat
+
 #: A limit is looked at so many times, but at least and at most after this many seconds.
 _LOOKS, _SOONEST, _LATEST = 50, 0.05, 1.0
 #: Unless it says otherwise, a limit ends after this many times its seconds, or so many seconds more if that is less.
@@ -129,8 +131,7 @@ class CoreWaits:
                         OSError, ValueError
                     ):  # this thread is gone, or the kernel does not count
                         ran, waited, turns = map(int, _text(f"{thread}/schedstat").split())
-                        state = _text(f"{thread}/stat").rpartition(")")[2].split()[0]
-                        yield name, _Thread(ran, waited, turns, state == "R")
+                        yield name, _Thread(ran, waited, turns, proc_stat.read(f"{thread}/stat").state == "R")
                     with contextlib.suppress(OSError):
                         families += _text(f"{thread}/children").split()
 

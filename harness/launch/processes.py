@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO
 
+from everyrank import proc_stat
 from everyrank.launch import children, native
 from everyrank.launch.protocol import NATIVE_READERS, STACKS_SIGNAL, AskedStacks, read_all
 from everyrank.patience import CoreWaits, Patience
 
 #: A rank answers within this many seconds, and at most so many if it waits for a core.
 _ANSWER, _MOST = 0.5, 20.0
-#: Fields of /proc/PID/stat after the name: the flags, with one for an exiting process, and the pending signals.
-_FLAGS, _PENDING = 6, 28
-_EXITING, _SIGKILL = 0x4, 1 << (signal.SIGKILL - 1)
 
 
 def is_ending(pid: int) -> bool:
@@ -27,16 +25,8 @@ def is_ending(pid: int) -> bool:
     Between the signal, which it takes, and its end the system shows neither for a few microseconds; but from before
     its first socket closes.
     """
-    try:
-        return is_ending_by(_stat(pid))
-    except OSError:
-        return os.path.isdir("/proc/self")
-
-
-def is_ending_by(stat: str) -> bool:
-    """Return whether a process has ended or was killed, by the text of /proc/PID/stat."""
-    fields = stat.rpartition(")")[2].split()
-    return fields[0] in "ZX" or bool(int(fields[_FLAGS]) & _EXITING) or bool(int(fields[_PENDING]) & _SIGKILL)
+    stat = proc_stat.find(pid)
+    return stat.is_ending if stat is not None else os.path.isdir("/proc/self")
 
 
 def processor_time(pid: int | None) -> tuple[float, bool]:
@@ -48,18 +38,12 @@ def processor_time(pid: int | None) -> tuple[float, bool]:
         process = families.pop()
         with contextlib.suppress(OSError):  # the process is gone, or this is not Linux
             for thread in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{thread}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-                used += int(fields[11]) + int(fields[12])
-                wants = wants or fields[0] in "RD"
+                stat = proc_stat.read(f"/proc/{process}/task/{thread}/stat")
+                used += stat.ticks
+                wants = wants or stat.is_busy
                 with open(f"/proc/{process}/task/{thread}/children") as file:
                     families += file.read().split()
     return used / os.sysconf("SC_CLK_TCK"), wants
-
-
-def _stat(pid: int | None) -> str:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read()
 
 
 @dataclass(frozen=True)
@@ -128,6 +112,5 @@ def _size(process: AskedProcess) -> int:
 
 def state(pid: int | None) -> str:
     """Return "stopped" for a process that a signal or a tracer has stopped."""
-    with contextlib.suppress(OSError):
-        return "stopped" if _stat(pid).rpartition(")")[2].split()[0] in "Tt" else ""
-    return ""
+    stat = proc_stat.find(pid)
+    return "stopped" if stat is not None and stat.is_stopped else ""

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from everyrank import proc_stat
 from everyrank.devices import device_types
 from everyrank.leaks import describe, libraries
 from everyrank.leaks.child_processes import children
@@ -277,9 +278,9 @@ def _task(key: tuple[str, str]) -> str:
 
 def _processor_time(task: str) -> tuple[int, bool]:
     """Return the processor time used, in ticks, and whether the task runs or waits for a disk now."""
-    with contextlib.suppress(OSError), open(task) as file:
-        fields = file.read().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12]), fields[0] in "RD"
+    with contextlib.suppress(OSError):
+        stat = proc_stat.read(task)
+        return stat.ticks, stat.is_busy
     return 0, False
 
 

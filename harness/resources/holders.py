@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from everyrank import proc_stat
 
 #: The most bytes that are read of a note; none is as long.
 _MOST = 4096
@@ -102,9 +103,8 @@ def born(pid: int) -> int:
     """
     if sys.platform != "linux":
         return 0 if is_gone(pid) else 1
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[19])
-    return 0
+    stat = proc_stat.find(pid)
+    return stat.born if stat is not None else 0
 
 
 _own_birth = functools.cache(born)

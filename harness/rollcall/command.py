@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from everyrank import proc_stat
 from everyrank.launch import native, processes
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import STACKS_SIGNAL
@@ -88,12 +89,8 @@ def find_ranks(pid: int | None) -> tuple[str, list[RunningRank]]:
 
 def _parents() -> dict[int, int]:
     """Return the parent of every process that we can see."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat") as file:
-                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-    return parents
+    stats = [proc_stat.find(name) for name in os.listdir("/proc") if name.isdigit()]
+    return {stat.pid: stat.parent for stat in stats if stat is not None}
 
 
 def _below(pid: int, parents: dict[int, int]) -> list[int]:

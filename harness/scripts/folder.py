@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from everyrank import proc_stat
 from everyrank.patience import Patience
 from everyrank.wire import torchrun_variables
 
@@ -112,11 +113,9 @@ def process_name(pid: int | str = "self") -> str:
         namespace = os.stat("/proc/self/ns/pid").st_ino
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
-        with open(f"/proc/{pid}/stat") as file:
-            text = file.read()
-        fields = text.rpartition(")")[2].split()
-        if fields[0] not in "ZX":
-            return f"{text.partition(' ')[0]} {fields[19]} {namespace} {boot}"
+        stat = proc_stat.read(f"/proc/{pid}/stat")
+        if not stat.has_ended:
+            return f"{stat.pid} {stat.born} {namespace} {boot}"
     return ""
 
 

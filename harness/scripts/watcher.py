@@ -16,6 +16,7 @@ import sys
 import time
 from dataclasses import replace
 
+from everyrank import proc_stat
 from everyrank.controller.census import Census
 from everyrank.controller.deadlock import deadlock
 from everyrank.patience import CoreWaits, Patience
@@ -245,15 +246,13 @@ def _is_ours(file: str) -> bool:
 
 
 def _lives(pid: int) -> bool:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    return False
+    stat = proc_stat.find(pid)
+    return stat is not None and not stat.has_ended
 
 
 def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
-    return 0
+    stat = proc_stat.find(pid)
+    return stat.parent if stat is not None else 0
 
 
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:

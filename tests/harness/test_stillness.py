@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from everyrank import proc_stat
 from everyrank.controller import stillness
 from everyrank.controller.stillness import Look
 from everyrank.launch import processes, sleep
@@ -160,7 +161,7 @@ def test_a_thread_that_waits_for_another_process_does_not_sleep_for_ever(start: 
 def test_a_process_is_ending_from_its_kill_on(state: str, flags: int, pending: int, ending: bool) -> None:
     fields = [state, *["0"] * 40]
     fields[6], fields[28] = str(flags), str(pending)
-    assert processes.is_ending_by(f"7 (a name) of ) it) {' '.join(fields)}") == ending
+    assert proc_stat.Stat(f"7 (a name) of ) it) {' '.join(fields)}").is_ending == ending
 
 
 def test_a_killed_process_is_ending_before_its_connections_close_and_until_it_is_gone(start: StartPython) -> None:
