@@ -98,7 +98,7 @@ faults: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy -p everyrank -p tests.parity.parallel -p tests.parity.kill
+	$(BIN)/mypy -p everyrank -p benchmarks -p tests.parity.parallel -p tests.parity.kill
 	$(BIN)/mypy tests/samples/laws_that_do_not_fit.py tests/samples/calls_that_do_not_fit.py
 
 bench: $(STAMP)

@@ -35,7 +35,7 @@ def _watch(folder: Path) -> dict[str, float]:
         "EVERYRANK_LEASES": str(folder),
     }
     environment["BENCHMARK_STOPWATCH"] = os.devnull
-    command = [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", CASES / "stuck.py"]
+    command: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", CASES / "stuck.py"]
     with open(folder / "out", "w") as out:
         run = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
         began: dict[str, float] = {}

@@ -17,7 +17,7 @@ def rows() -> list[Row]:
 def _rows(kind: str, work: str) -> list[Row]:
     def run(tests: int, *options: str, **environment: str) -> Times:
         only = [f"test_{kind}[{number}]" for number in range(tests)]
-        return pytest("imports", tests, *options, only=only, **environment)
+        return pytest("imports", tests, *options, only=only, **environment)  # type: ignore[arg-type]
 
     def first(*options: str) -> Cost:
         return run(FIRST, NEW, *options).cost

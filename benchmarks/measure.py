@@ -81,7 +81,7 @@ def pytest(
 ) -> Times:
     """Run one file of ``cases/``, or only some of its tests. This many must pass, and none may fail."""
     file = CASES / f"{case}.py"
-    paths = [f"{file}::{test}" for test in only] or [file]
+    paths = [f"{file}::{test}" for test in only] or [str(file)]
     with tempfile.TemporaryDirectory() as folder:
         stopwatch = Path(folder, "stopwatch.json")
         more = {"BENCHMARK_TESTS": str(tests), "BENCHMARK_STOPWATCH": str(stopwatch), **environment}
@@ -129,12 +129,12 @@ def paired(rounds: int, *measures: Callable[[], Cost]) -> list[tuple[Cost, ...]]
     return [tuple(measure() for measure in measures) for _ in range(rounds)]
 
 
-def median_ratio(rounds: list[tuple[Cost, ...]], above: int, below: int) -> Cost:
+def median_ratio(rounds: Sequence[tuple[Cost, ...]], above: int, below: int) -> Cost:
     """Return the medians of the ratios within each round, of the clock and of the processors."""
     return Cost(*(statistics.median(costs[above][kind] / costs[below][kind] for costs in rounds) for kind in (0, 1)))
 
 
-def median(rounds: list[tuple[Cost, ...]], column: int) -> float:
+def median(rounds: Sequence[tuple[Cost, ...]], column: int) -> float:
     """Return the median of the seconds of the clock."""
     return statistics.median(costs[column].seconds for costs in rounds)
 

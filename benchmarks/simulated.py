@@ -114,7 +114,7 @@ class Hosts:
             while self._due and self._due[0][0] <= time.monotonic():
                 heapq.heappop(self._due)[2]()
 
-    def _knock(self, kind: int, number: int) -> Any:
+    def _knock(self, kind: bytes, number: int) -> Any:
         return knock(self._address, self._secret, (kind, number))
 
     def _hear(self, key: selectors.SelectorKey) -> None:

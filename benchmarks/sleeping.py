@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def sleeping(request: pytest.FixtureRequest) -> Iterator[None]:
     spans: list[tuple[float, float]] = []
     sleep = time.sleep
 
-    def recorded(seconds: float) -> None:
+    def recorded(seconds: Any, /) -> None:
         began = time.monotonic()
         try:
             sleep(seconds)
