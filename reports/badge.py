@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
-from everyrank.model.outcome import ENDINGS, RED, Ending
+from everyrank.model.outcome import ENDINGS, HOLDS, RED, Ending
 from everyrank.reports.errors import NoSubject
 from everyrank.reports.runfile.model import SinglePart
 from everyrank.reports.runfile.read import Run
@@ -18,7 +18,6 @@ from everyrank.reports.text import plain
 
 #: Outcomes that say nothing about the subject.
 NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))
-HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
 
 #: The colours of shields.io: name -> colour.
 _COLOURS = {

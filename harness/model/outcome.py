@@ -18,6 +18,9 @@ ENDINGS: tuple[Ending, ...] = (
     "skipped", "not-applicable", "pass",
 )  # fmt: skip
 
+#: Outcomes of a case whose law holds.
+HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
+
 #: Outcomes of a case that was not tried, or not to its end: nothing is known of it.
 NOT_TRIED: frozenset[Ending] = frozenset(("interrupted", "not-run", "skipped", "not-applicable"))
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from everyrank.model.outcome import ENDINGS, RED, Ending
-from everyrank.reports.badge import HOLDS, NOT_ASKED
+from everyrank.model.outcome import ENDINGS, HOLDS, RED, Ending
+from everyrank.reports.badge import NOT_ASKED
 from everyrank.reports.errors import ReportError
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run

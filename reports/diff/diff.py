@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from everyrank.model.outcome import ENDINGS, RED, Ending
+from everyrank.model.outcome import ENDINGS, HOLDS, RED, Ending
 from everyrank.reports.diff.pace import Pace, pace
 from everyrank.reports.diff.pairing import Aliases, pair
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
@@ -20,7 +20,6 @@ KINDS: tuple[Kind, ...] = ("regression", "stale", "fix", "changed", "new", "gone
 #: Kinds of change in which a case is red now and was not before.
 WORSE: frozenset[Kind] = frozenset(("regression", "stale"))
 
-_GOOD: frozenset[Ending] = frozenset(("pass", "approximate"))
 _DECLARED: frozenset[Ending] = frozenset(("known", "unsupported"))
 
 #: An error grew if it is more than GREW times the old error and at least ULPS larger, or if it was exact before.
@@ -126,7 +125,7 @@ def judged(old: Ending, new: Ending) -> Kind | None:
     """
     if old == new:
         return None
-    if (old in RED or old in _DECLARED) and new in _GOOD:
+    if (old in RED or old in _DECLARED) and new in HOLDS:
         return "fix"
     if new in RED and old not in RED:
         return "stale" if new == "stale" and old in _DECLARED else "regression"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from everyrank.model.outcome import Ending
+from everyrank.model.outcome import HOLDS, Ending
 from everyrank.reports.runfile.model import CaseLine
 
 #: A law is slower if the ratio of its medians is at least LAW_RATIO, its median case lost at least LAW_SECONDS,
@@ -26,7 +26,7 @@ RUN_CASES = 20
 RUN_RATIO = 1.25
 
 #: Outcomes of cases whose times are compared.
-_RAN: frozenset[Ending] = frozenset(("pass", "approximate", "known", "unsupported", "fail", "stale"))
+_RAN: frozenset[Ending] = HOLDS | {"known", "unsupported", "fail", "stale"}
 
 Pair = tuple[CaseLine, CaseLine]
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from everyrank.model.outcome import RED, Ending
+from everyrank.model.outcome import HOLDS, RED, Ending
 from everyrank.model.versions import minor_release
 from everyrank.reports.errors import BadLedger, NoSubject
 from everyrank.reports.ledger.entry import FileEntry
@@ -40,7 +40,7 @@ _NO_SUBJECT = "a test without a subject has no ledger: correct it, or mark it xf
 _NO_LEDGER = "its subject names no ledger: give its path with --ledger"
 
 #: A stale entry may be removed if all of its cases have one of these outcomes: none of them deviates.
-_CLEAR: frozenset[Ending] = frozenset(("stale", "pass", "approximate", "unsupported", "not-applicable"))
+_CLEAR: frozenset[Ending] = HOLDS | {"stale", "unsupported", "not-applicable"}
 
 #: Options that choose cases. Such a run shows nothing of the other cases that a pattern matches.
 _CHOOSING = ("--law", "--optimizer", "--lf", "--last-failed", "--deselect", "--sw", "--stepwise")

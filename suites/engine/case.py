@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from everyrank.fixtures.optimizers import NameTaken
+from everyrank.model.outcome import HOLDS
 from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
 from everyrank.suites.engine.capability import claimed_capabilities, declarable, lacks, missing
@@ -236,7 +237,7 @@ class Case:
 
 
 #: Verdicts that are no failure.
-PASSED = ("pass", "approximate", "unsupported", "not-applicable")
+PASSED = HOLDS | {"unsupported", "not-applicable"}
 
 #: The subjects whose plainest use this process has tried.
 _used: set[tuple[str, str]] = set()

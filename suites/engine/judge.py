@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from everyrank.model.outcome import HOLDS
 from everyrank.suites.engine.ledger import Entry, SeenDeviation
 from everyrank.suites.engine.subject import Lack
 from everyrank.suites.errors import Deviation, kinds
@@ -25,7 +26,7 @@ class Outcome:
 
     @property
     def well(self) -> bool:
-        return self.kind in ("pass", "approximate")
+        return self.kind in HOLDS
 
     @property
     def seen(self) -> SeenDeviation:
