@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from everyrank.model.toml import tomllib
 from everyrank.suites import Subject, conformance
 
 pytest.importorskip("transformers", reason="pip install transformers")
 from models import tiny
 from models.contract import CONTRACT
 from models.ways import ModelType
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CAUSES: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "ledgers" / "causes.toml").read_text())
 NOT_MADE = CAUSES.pop("not-made")

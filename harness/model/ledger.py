@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+from everyrank.model.toml import tomllib
 
 #: The keys of an entry, in the order in which they are written.
 KEYS = ("case", "kind", "torch", "match", "raises", "at_most", "issue", "note", "link")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from everyrank.model.toml import tomllib
 from everyrank.reports.errors import BadAlias
 from everyrank.reports.runfile.inputs import read_input
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everyrank.model.ledger import KEYS, LedgerFault, Listed, contents
+from everyrank.model.toml import tomllib
 from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.reports.errors import BadLedger
 from everyrank.reports.ledger.entry import FileEntry, ordered, quoted, toml_value
@@ -24,11 +24,6 @@ from everyrank.reports.ledger.line_edit import ENTRY, LineEdit, end_of_table
 from everyrank.reports.ledger.statement import Statement
 from everyrank.reports.runfile.inputs import read_input
 from everyrank.reports.text import plain
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: Keys above the entries, each on a line.
 _SUBJECT, _LACKS = re.compile(r"[ \t]*subject[ \t]*=.*"), re.compile(r"[ \t]*lacks[ \t]*=[ \t]*\[[^]]*\][ \t]*(#.*)?")

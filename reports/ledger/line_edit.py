@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everyrank.model.toml import tomllib
 from everyrank.reports.errors import BadLedger
 from everyrank.reports.ledger.entry import FileEntry, list_lines
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: The line above an entry.
 ENTRY = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")

@@ -8,18 +8,13 @@ none by name.
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol
 
+from everyrank.model.toml import tomllib
 from everyrank.suites.kill.sample import Sample
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: The group of entry points, and the section of ``pyproject.toml`` below ``tool``: ``name = "package.module:table"``.
 #: pytest runs the tests of the module, and the function makes of the sample of a run a `Table`.

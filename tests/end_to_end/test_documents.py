@@ -14,16 +14,12 @@ from pathlib import Path
 
 import pytest
 from everyrank.cli import COMMANDS, main
+from everyrank.model.toml import tomllib
 from everyrank.reports.diff.pairing import Aliases, read_aliases
 from everyrank.suites.engine.ledger import read as read_ledger
 
 from tests.documents import DOCUMENTS, ROOT, Block, as_program, blocks, commands, quoted_options
 from tests.inner import Inner, Project
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 PYTHON = [block for block in BLOCKS if block.kind == "python"]

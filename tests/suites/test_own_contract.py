@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from everyrank.fixtures.rogues import Rogue
+from everyrank.model.toml import tomllib
 from everyrank.suites import Contract, Point, Subject
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import _offers, contract, contracts
@@ -17,11 +17,6 @@ from everyrank.suites.errors import DeclarationError
 
 from tests.documents import blocks
 from tests.inner import Project
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Install = Callable[..., None]
 
