@@ -51,11 +51,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Case:
     """Return the case that a conformance test is to run, after setting up the rank fixtures that it needs."""
-    given: Case = request.param
-    for name in given.fixtures:
+    case: Case = request.param
+    for name in case.fixtures:
         request.getfixturevalue(name)
-    given.prepare()
-    return given
+    case.prepare()
+    return case
 
 
 @pytest.hookimpl(wrapper=True)

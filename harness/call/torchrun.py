@@ -35,8 +35,8 @@ def run_here(function: Callable[[], Any], ranks: int | None, group: bool, asked:
         raise MisuseError(
             f"torchrun has started {count(size, 'rank')}, and the call asks for {ranks}: leave `ranks` out"
         )
-    if given := [name for name, value in asked.items() if value and name != "backend"]:
-        raise MisuseError(f"torchrun has started the ranks, so this call cannot choose `{given[0]}`: leave it out")
+    if choices := [name for name, value in asked.items() if value and name != "backend"]:
+        raise MisuseError(f"torchrun has started the ranks, so this call cannot choose `{choices[0]}`: leave it out")
     _calls += 1
     with _group(f"everyrank.run {_calls}", group, asked.get("backend")) as store:
         shared = _Shared(store, rank)
@@ -83,7 +83,7 @@ class _Shared:
 
 
 @contextlib.contextmanager
-def _group(call: str, wanted: bool, backend: str | None) -> Iterator[Any]:
+def _group(call: str, with_group: bool, backend: str | None) -> Iterator[Any]:
     """Bring the default group up, unless the script has done so; yield a store of all ranks, for this call alone."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
@@ -93,7 +93,7 @@ def _group(call: str, wanted: bool, backend: str | None) -> Iterator[Any]:
         return
     # The group of each call has keys of its own: one that is opened twice by the same keys finds ranks that are gone.
     store = dist.PrefixStore(call, _rendezvous())
-    if not wanted:
+    if not with_group:
         yield store
         return
     rank, size = torchrun_variables.rank(), torchrun_variables.size()

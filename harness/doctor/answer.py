@@ -27,13 +27,13 @@ def lines(answers: Iterable[Answer]) -> list[str]:
     """Return the answers as a table; what to do stands below the answer that asks for it."""
     answers = tuple(answers)
     indent = 6 + 2 + max(len(answer.name) for answer in answers) + 2
-    found = []
+    lines = []
     for answer in answers:
         head = f"{answer.state:>6}  {answer.name}".ljust(indent)
-        found += textwrap.wrap(answer.text, _WIDTH, initial_indent=head, subsequent_indent=" " * indent)
+        lines += textwrap.wrap(answer.text, _WIDTH, initial_indent=head, subsequent_indent=" " * indent)
         if answer.advice:
             below = " " * indent
-            found += textwrap.wrap(
+            lines += textwrap.wrap(
                 answer.advice, _WIDTH, initial_indent=f"{below}-> ", subsequent_indent=f"{below}   "
             )
-    return found
+    return lines

@@ -24,17 +24,17 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     versions = f"pytest {pytest.__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
     print(f"everyrank {everyrank.__version__}, {versions}\n", flush=True)
-    found = list(_looks())
-    print("\n".join(lines(found)), flush=True)
-    if any(answer.state == BAD for answer in found):
+    answers = list(_looks())
+    print("\n".join(lines(answers)), flush=True)
+    if any(answer.state == BAD for answer in answers):
         print("\nno world was tried: mend what is BAD first")
         return 1
     print(f"\nWorlds of {worlds.RANKS}:\n", flush=True)
-    with_rpc = any((answer.name, answer.state) == ("RPC", OK) for answer in found)
+    with_rpc = any((answer.name, answer.state) == ("RPC", OK) for answer in answers)
     tried = worlds.run(options.launcher, with_rpc)
     print("\n".join(lines(tried)))
     wrong = sum(answer.state == BAD for answer in tried)
-    notes = sum(answer.state == NOTE for answer in found)
+    notes = sum(answer.state == NOTE for answer in answers)
     print(f"\n{_sum(wrong, notes)}")
     return 1 if wrong else 0
 

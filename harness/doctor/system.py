@@ -110,8 +110,8 @@ def loopback() -> Answer:
 def folders() -> Iterator[Answer]:
     """The temp folder, where a run keeps its files, and the folder of leases, where runs see each other."""
     try:
-        with tempfile.TemporaryDirectory(prefix="everyrank-") as made:
-            free = shutil.disk_usage(made).free // _MB
+        with tempfile.TemporaryDirectory(prefix="everyrank-") as scratch:
+            free = shutil.disk_usage(scratch).free // _MB
         if free < 100:
             yield Answer("temp folder", NOTE, f"{free} MB free in {tempfile.gettempdir()}", "set TMPDIR to another")
         else:

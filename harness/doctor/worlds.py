@@ -76,11 +76,11 @@ class Trial:
 
         began = time.monotonic()
         try:
-            found = everyrank.run(self.function, RANKS, launcher=launcher, timeout=_TIMEOUT, **self.options)
+            values = everyrank.run(self.function, RANKS, launcher=launcher, timeout=_TIMEOUT, **self.options)
         except Exception as error:
             wrong = self._wrong_error(error)
         else:
-            wrong = "" if found == self.returned else f"it ended well, and its ranks returned {found}"
+            wrong = "" if values == self.returned else f"it ended well, and its ranks returned {values}"
         if wrong:
             return Answer(self.name, BAD, wrong)
         return Answer(self.name, OK, f"{time.monotonic() - began:.1f} s")

@@ -130,8 +130,8 @@ def _included(path: Path, include: _Include, chain: Sequence[Path]) -> Contents:
         raise LedgerFault(f"ledgers include each other in a circle, {circle}: remove one of these [[include]]")
     if not other.is_file():
         raise LedgerFault(f"{path.name} includes {include.ledger}, which is not there: name a ledger beside this one")
-    found = contents(other, load(other), chain)
-    there = {*(item.case for item in found.cases), *found.blind}
+    included = contents(other, load(other), chain)
+    there = {*(item.case for item in included.cases), *included.blind}
     for name in include.without:
         if name not in there:
             close = get_close_matches(name, sorted(there), 1)
@@ -139,8 +139,8 @@ def _included(path: Path, include: _Include, chain: Sequence[Path]) -> Contents:
             raise LedgerFault(
                 f"{path.name} takes {name!r} away from {include.ledger}, which does not list it: {hint}"
             )
-    kept = [item for item in found.cases if item.case not in include.without]
-    blind = {rogue: reason for rogue, reason in found.blind.items() if rogue not in include.without}
+    kept = [item for item in included.cases if item.case not in include.without]
+    blind = {rogue: reason for rogue, reason in included.blind.items() if rogue not in include.without}
     return Contents(tuple(replace(item, included=(include.ledger, *item.included)) for item in kept), blind)
 
 

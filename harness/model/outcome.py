@@ -99,11 +99,11 @@ def case_ending(rule: str, phases: Iterable[PhaseEnd], approximate: bool = False
     ``approximate``: a rank used the bound that its subject states, so a pass is only that. The text is empty if
     nothing was filed, as for a test that was skipped.
     """
-    found = ""
+    ending = ""
     for phase in phases:
         if phase.outcome == "failed":
-            if found not in RED:
-                found = RULES.get(rule) or (phase.filed if phase.filed in ("fail", "stale") else "error")
-        elif found not in RED and found != "known":
-            found = "known" if phase.when == "call" and phase.expected else phase.filed or found
-    return "approximate" if found == "pass" and approximate else found
+            if ending not in RED:
+                ending = RULES.get(rule) or (phase.filed if phase.filed in ("fail", "stale") else "error")
+        elif ending not in RED and ending != "known":
+            ending = "known" if phase.when == "call" and phase.expected else phase.filed or ending
+    return "approximate" if ending == "pass" and approximate else ending

@@ -21,12 +21,12 @@ _GROUPS: tuple[tuple[str, Callable[[Case], str]], ...] = (
 
 def table(subject: Subject, folder: Path | None = None) -> Iterator[str]:
     """Yield the lines of the table."""
-    found = cases(subject, folder)
-    chosen = {profile: in_profile(profile, found) for profile in _PROFILES}
-    rows: list[tuple[str, list[Case]]] = [("all", found)]
+    all_cases = cases(subject, folder)
+    chosen = {profile: in_profile(profile, all_cases) for profile in _PROFILES}
+    rows: list[tuple[str, list[Case]]] = [("all", all_cases)]
     for group, key in _GROUPS:
         by_key: dict[str, list[Case]] = {}
-        for case in found:
+        for case in all_cases:
             by_key.setdefault(key(case), []).append(case)
         rows += [(f"{group} {name}", by_key[name]) for name in by_key]
     width = max(len(name) for name, _ in rows)

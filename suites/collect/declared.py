@@ -32,15 +32,15 @@ def declared(subjects: Sequence[Any], folder: Path) -> tuple[list[list[Case]], l
 
 def all_mistakes(test: pytest.Item, mistakes: Sequence[str]) -> str:
     """Return the mistakes of a test and of the other conformance tests of its file, which pytest would not reach."""
-    found = {getattr(test, "originalname", test.name): list(mistakes)}
+    by_test = {getattr(test, "originalname", test.name): list(mistakes)}
     for name, other in vars(getattr(test, "module", None)).items():
-        for mark in getattr(other, "pytestmark", ()) if name not in found else ():
-            if mark.name == "conformance" and (theirs := declared(*mark.args)[1]):
-                found[name] = theirs
-    if len(found) == 1 and len(mistakes) == 1:
+        for mark in getattr(other, "pytestmark", ()) if name not in by_test else ():
+            if mark.name == "conformance" and (others := declared(*mark.args)[1]):
+                by_test[name] = others
+    if len(by_test) == 1 and len(mistakes) == 1:
         return f"{test.nodeid.removeprefix('::')}: {mistakes[0]}"  # outside of the root folder it has no path
-    lines = [f"{test.path.name}: {sum(map(len, found.values()))} mistakes in what its conformance tests declare"]
-    return "\n".join([*lines, *(f"  {name}: {mistake}" for name, theirs in found.items() for mistake in theirs)])
+    lines = [f"{test.path.name}: {sum(map(len, by_test.values()))} mistakes in what its conformance tests declare"]
+    return "\n".join([*lines, *(f"  {name}: {mistake}" for name, others in by_test.items() for mistake in others)])
 
 
 def _no_subject() -> str:

@@ -76,8 +76,8 @@ class Filters:
             return unknown
         if not any(selection.left_out for selection in selections):
             return ""
-        found = left_out(selections)
-        return f"no case of {', '.join(found.without)} fits: {', '.join(found.by_filter())}"
+        without_cases = left_out(selections)
+        return f"no case of {', '.join(without_cases.without)} fits: {', '.join(without_cases.by_filter())}"
 
     def _unknown_law(self, used: Iterable[str | Contract]) -> str:
         """Return what is wrong with a law that none of the used and of the installed contracts has."""

@@ -56,10 +56,10 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     if mistakes:
         pytest.fail(all_mistakes(metafunc.definition, mistakes), pytrace=False)
     selections = []
-    for subject, found in zip(subjects, tables, strict=True):
+    for subject, table in zip(subjects, tables, strict=True):
         if (plan := metafunc.config.stash.get(PLAN, None)) is not None:
-            found += generated(found, plan)
-        selections.append(Filters.from_config(metafunc.config).select(subject, found))
+            table += generated(table, plan)
+        selections.append(Filters.from_config(metafunc.config).select(subject, table))
     metafunc.config.stash.setdefault(SELECTIONS, {})[metafunc.definition.nodeid] = selections
     chosen = [
         parameter(case, mark, id=f"{selection.subject.name}/{case.id}" if len(subjects) > 1 else "")

@@ -59,7 +59,7 @@ class LeftOut:
         largest_first = sorted(self.counts.items(), key=lambda item: (item[0].filter, -item[1]))
         for reason, number in largest_first:
             parts.setdefault(reason.filter, []).append(f"{count(number, 'case')} {reason.cases}")
-        return [f"{filter} leaves out {' and '.join(found)}" for filter, found in parts.items()]
+        return [f"{filter} leaves out {' and '.join(texts)}" for filter, texts in parts.items()]
 
     def lines(self) -> list[str]:
         """Return one line for each filter, and one for the subjects of which no case is left."""

@@ -44,12 +44,12 @@ def load(named: str) -> tuple[Subject, Path]:
         raise DeclarationError(f"{named}: {error}") from error
     except SyntaxError as error:
         raise DeclarationError(f"{named}: {module} is not Python: {error}") from error
-    found = getattr(imported, name, None)
-    if not isinstance(found, Subject):
-        problem = f"is not a Subject but {kind_of(found)}" if hasattr(imported, name) else "is not there"
+    subject = getattr(imported, name, None)
+    if not isinstance(subject, Subject):
+        problem = f"is not a Subject but {kind_of(subject)}" if hasattr(imported, name) else "is not there"
         there = [known for known, value in vars(imported).items() if isinstance(value, Subject)]
         raise DeclarationError(f"{named} {problem}; {module} has {', '.join(there) or 'no Subject'}")
-    return found, Path(imported.__file__ or ".").parent
+    return subject, Path(imported.__file__ or ".").parent
 
 
 def _repeat_command(case: str, options: Sequence[str]) -> str:
@@ -61,8 +61,8 @@ def _repeat_command(case: str, options: Sequence[str]) -> str:
 
 
 def _without(pair: list[str], options: list[str]) -> list[str]:
-    found = [index for index in range(len(options) - 1) if options[index : index + 2] == pair]
-    return [*options[: found[0]], *options[found[0] + 2 :]] if found else options
+    indexes = [index for index in range(len(options) - 1) if options[index : index + 2] == pair]
+    return [*options[: indexes[0]], *options[indexes[0] + 2 :]] if indexes else options
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

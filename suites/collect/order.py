@@ -17,12 +17,12 @@ def pair(items: list[pytest.Item]) -> None:
     for item, case in cases.items():
         if case.law.check in longer:
             followers.setdefault(_training(item, case, longer[case.law.check]), []).append(item)
-    found: dict[pytest.Item, list[pytest.Item]] = {}
+    behind: dict[pytest.Item, list[pytest.Item]] = {}
     for item, case in cases.items():
         if mine := followers.pop(_training(item, case, case.law.id), None):
-            found[item] = mine
-    moved = {follower for mine in found.values() for follower in mine}
-    items[:] = [each for item in items if item not in moved for each in (item, *found.get(item, ()))]
+            behind[item] = mine
+    moved = {follower for mine in behind.values() for follower in mine}
+    items[:] = [each for item in items if item not in moved for each in (item, *behind.get(item, ()))]
 
 
 def _training(item: pytest.Item, case: Case, law: str) -> Any:

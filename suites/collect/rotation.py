@@ -87,10 +87,10 @@ def default(cases: Sequence[Case]) -> set[str]:
 
 
 def _by_law(cases: Iterable[Case]) -> list[list[Case]]:
-    found: dict[str, list[Case]] = {}
+    by_law: dict[str, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.law.id, []).append(case)
-    return list(found.values())
+        by_law.setdefault(case.law.id, []).append(case)
+    return list(by_law.values())
 
 
 def _is_on_its_own(subject: Subject) -> bool:
@@ -126,7 +126,7 @@ def _is_varied(law: Iterable[Case]) -> bool:
     variants: dict[str, set[str]] = {}
     for case in law:
         variants.setdefault(case.point.optimizer, set()).add(case.point.fields.get("variant", ""))
-    return any(len(found) > 2 for optimizer, found in variants.items() if optimizer)
+    return any(len(names) > 2 for optimizer, names in variants.items() if optimizer)
 
 
 def _cover(

@@ -22,8 +22,8 @@ class Usability:
 
     def __init__(self, items: Iterable[pytest.Item]) -> None:
         self._items = [item for item in items if case_of(item) is not None]
-        found = {item.nodeid: case_of(item) for item in self._items}
-        self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
+        cases = {item.nodeid: case_of(item) for item in self._items}
+        self._cases = {nodeid: case for nodeid, case in cases.items() if case is not None}
         self._well: set[tuple[tuple[str, str], int]] = set()  # the subject and the world size
         self._left_out: set[str] = set()  # the ids of cases that were not tried, since they would fail too
         self._missing: dict[tuple[str, str], set[str]] = {}  # what each subject lacks and does not declare
@@ -61,11 +61,11 @@ class Usability:
 
     def _skip_what_needs(self, failed: pytest.Item, case: Case, names: Iterable[str]) -> None:
         """Skip the subject's cases that need what it turned out to lack: that one case has failed for all."""
-        found = self._missing.setdefault(case.subject_key, set())
-        found.update(names)
+        lacking = self._missing.setdefault(case.subject_key, set())
+        lacking.update(names)
         for item in self._items:
             other = self._cases[item.nodeid]
-            if other.subject_key == case.subject_key and (needs := found & set(other.needs)) and item is not failed:
+            if other.subject_key == case.subject_key and (needs := lacking & set(other.needs)) and item is not failed:
                 self._left_out.add(item.nodeid)
                 reason = f"not tried: no {' and no '.join(sorted(needs))}: see {failed.nodeid}"
                 item.add_marker(pytest.mark.skip(reason=reason), append=False)
@@ -143,9 +143,9 @@ def _file(
     """Give the reports of a case that ran, or that failed, its outcome and its properties."""
     for report in reports:
         if not (report.when == "setup" and report.passed):
-            ours = [*properties(case), ("outcome", outcome), *further]
-            others = [pair for pair in report.user_properties if pair[0] not in dict(ours)]
-            report.user_properties = [*others, *ours]
+            own = [*properties(case), ("outcome", outcome), *further]
+            others = [pair for pair in report.user_properties if pair[0] not in dict(own)]
+            report.user_properties = [*others, *own]
 
 
 def case_of(item: pytest.Item) -> Case | None:

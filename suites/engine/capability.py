@@ -85,7 +85,7 @@ def lacks(subject: Subject, chosen: Contract, ids: Collection[str], further: Seq
     """Return the lack of each case that has one: the first that the subject declares, or its ledger (``further``)."""
     known = capabilities(chosen)
     declared = subject.declared_lacks
-    found: dict[str, Lack] = {}
+    by_case: dict[str, Lack] = {}
     mistakes: list[str] = []
     for name, lack in {**declared, **dict.fromkeys(name for name in further if name not in declared)}.items():
         if name in known:
@@ -98,10 +98,10 @@ def lacks(subject: Subject, chosen: Contract, ids: Collection[str], further: Seq
             covered = matching(name, ids)
         if not covered and name not in known:
             mistakes.append(f"{subject.name}: lacks[{name!r}] matches no case of {chosen.name}")
-        found = {**dict.fromkeys(covered, lack), **found}
+        by_case = {**dict.fromkeys(covered, lack), **by_case}
     if mistakes:
         raise DeclarationError("\n".join(mistakes))
-    return found
+    return by_case
 
 
 def declarable(chosen: Contract, case_id: str, crosses: bool, text: str, raised: Collection[str]) -> list[Capability]:
@@ -110,12 +110,12 @@ def declarable(chosen: Contract, case_id: str, crosses: bool, text: str, raised:
     A case that crosses (``crosses``) may need any; its text begins with the law of the move that deviates.
     """
     needing = f"{text.partition(':')[0]}[]" if crosses else case_id
-    found = []
+    lacking = []
     for each in capabilities(chosen).values():
         needed = bool(each.needed_by((needing,)))
         if (needed or crosses) and each.is_missing_in(text, raised, needed):
-            found.append(each)
-    return found
+            lacking.append(each)
+    return lacking
 
 
 def _unknown(subject: Subject, chosen: Contract, name: str, known: Iterable[str]) -> str:
@@ -142,7 +142,7 @@ def claimed_capabilities(
     known = capabilities(chosen)
     patterns = [pattern for pattern in subject.declared_lacks if pattern not in known]
     declared = {id for pattern in patterns for id in matching(pattern, ids)}
-    found = {}
+    claimed = {}
     for name, each in known.items():
         needed = each.needed_by(free)
         is_left_out = each.unless_stated and needed.intersection(stated)
@@ -152,8 +152,8 @@ def claimed_capabilities(
             and not is_left_out
             and not declared.issuperset(matching(each.cases[0], ids))
         ):
-            found[name] = needed
-    return found
+            claimed[name] = needed
+    return claimed
 
 
 def missing(chosen: Contract, subject: Subject, point: Point, names: Sequence[str]) -> dict[str, str]:
@@ -170,33 +170,33 @@ def missing(chosen: Contract, subject: Subject, point: Point, names: Sequence[st
         return _loaded(before[0])
     if not names:
         return {}
-    found = json.dumps(_asked(chosen, subject, point, names))
-    if agreed := rank.gather("capabilities were asked for", found):
-        found = agreed[0]
+    answers = json.dumps(_asked(chosen, subject, point, names))
+    if agreed := rank.gather("capabilities were asked for", answers):
+        answers = agreed[0]
     if rank.world.rank == 0:
         part = answer.with_suffix(".part")
-        part.write_text(found)
+        part.write_text(answers)
         part.rename(answer)  # worlds that run at the same time read a whole file, or none
-    return _loaded(found)
+    return _loaded(answers)
 
 
 def _loaded(text: str) -> dict[str, str]:
-    found: dict[str, str] = json.loads(text)
-    return found
+    errors: dict[str, str] = json.loads(text)
+    return errors
 
 
 def _asked(chosen: Contract, subject: Subject, point: Point, names: Iterable[str]) -> dict[str, str]:
     """Use each capability, in one arena."""
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     known = capabilities(chosen)
     with torch.random.fork_rng(devices=[]), chosen.arena(subject, point) as arena:
         for name in names if arena is not None else ():
             use = known[name].use
-            if use is None or known[name].part_of in found:
+            if use is None or known[name].part_of in errors:
                 continue
             with contextlib.suppress(Exception):  # the laws will find it
                 try:
                     use(arena)
                 except known[name].refusals as error:
-                    found[name] = " ".join(f"{type(error).__name__}: {error}".split())
-    return found
+                    errors[name] = " ".join(f"{type(error).__name__}: {error}".split())
+    return errors

@@ -157,14 +157,14 @@ class Case:
     def _ask(self) -> None:
         """Fail, with one sentence about all that is missing, if the subject lacks what this case needs."""
         __tracebackhide__ = True
-        found = missing(self.contract, self.subject, self.point, self.claimed if self._able else ())
-        if found.keys() & set(self.needs):
-            notes()[MISSING] = found
+        lacking = missing(self.contract, self.subject, self.point, self.claimed if self._able else ())
+        if lacking.keys() & set(self.needs):
+            notes()[MISSING] = lacking
             rank = current_rank()
             rank.item.user_properties += [*properties(self), ("outcome", "error")]
-            width = max(map(len, found))
-            errors = [f"  {name:{width}}  {error}" for name, error in sorted(found.items())]
-            pytest.fail("\n".join([undeclared(self.subject.name, found), *errors]), pytrace=False)
+            width = max(map(len, lacking))
+            errors = [f"  {name:{width}}  {error}" for name, error in sorted(lacking.items())]
+            pytest.fail("\n".join([undeclared(self.subject.name, lacking), *errors]), pytrace=False)
 
     def outcome(self, explains: bool = False) -> Outcome:
         """Check the law on this rank; return the outcome before ledger and lacks are applied.
@@ -226,9 +226,9 @@ class Case:
         if self.lack is not None or self.entry is not None:
             return ""
         raised = outcome.seen.raised
-        found = declarable(self.contract, self.short_id, self.law.crosses, outcome.text, raised)
+        lacking = declarable(self.contract, self.short_id, self.law.crosses, outcome.text, raised)
         return " ".join(
-            f"If it is to do without that, {declaration([each.name])} says so: {each.text}." for each in found
+            f"If it is to do without that, {declaration([each.name])} says so: {each.text}." for each in lacking
         )
 
     def _others_failed(self) -> bool:
@@ -260,23 +260,23 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
     named, entries, lacking = _declared(subject, chosen, folder, ids)
     free = {id for id in ids if id not in lacking and (id not in entries or entries[id].shared)}
     claimed = claimed_capabilities(chosen, subject, ids, free, free & entries.keys())
-    found = [
+    table = [
         Case(subject, chosen, case.law, case.point, entries.get(case_id), lacking.get(case_id), named.file)
         for case, case_id in zip(plain, ids, strict=True)
     ]
     for entry in named.own.entries:
-        if all(case.lack for case in found if case.entry is entry):
+        if all(case.lack for case in table if case.entry is entry):
             raise LedgerError(f"{named.own.file}: the entry {entry.case!r} matches only cases that the subject lacks")
-    if any(case.point.plainest and (case.entry or case.lack) for case in found):
-        found = [replace(case, claims_plainest=False) for case in found]
-    return [_needing(case, claimed) for case in _fitted(found)]
+    if any(case.point.plainest and (case.entry or case.lack) for case in table):
+        table = [replace(case, claims_plainest=False) for case in table]
+    return [_needing(case, claimed) for case in _fitted(table)]
 
 
-def _fitted(found: list[Case]) -> list[Case]:
+def _fitted(table: list[Case]) -> list[Case]:
     """Return the cases, of which some depend on what the subject declares."""
-    fits = {law.id: law.fit(found) for law in found[0].contract.laws.values() if law.fit} if found else {}
+    fits = {law.id: law.fit(table) for law in table[0].contract.laws.values() if law.fit} if table else {}
     return [
-        replace(case, point=fits[case.law.id](case.point)) if case.law.id in fits else case for case in found
+        replace(case, point=fits[case.law.id](case.point)) if case.law.id in fits else case for case in table
     ]  # fmt: skip
 
 
@@ -338,7 +338,7 @@ def _declared(
 
 def properties(case: Case) -> list[tuple[str, object]]:
     """Return the user properties that describe a case in its reports, whatever its outcome."""
-    found: list[tuple[str, object]] = [
+    pairs: list[tuple[str, object]] = [
         ("subject", case.subject.name),
         ("contract", case.contract.name),
         ("law", case.law.id),
@@ -346,16 +346,16 @@ def properties(case: Case) -> list[tuple[str, object]]:
         ("optimizer", case.point.optimizer),
     ]
     if case.subject.package:
-        found.append(("package", _with_version(case.subject.package)))
+        pairs.append(("package", _with_version(case.subject.package)))
     if case.ledger is not None:
-        found.append(("ledger-file", os.path.relpath(case.ledger)))
+        pairs.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
-        found += [("ledger-shared", case.entry.shared)] if case.entry.shared else []
-        found += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
-        found.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
+        pairs += [("ledger-shared", case.entry.shared)] if case.entry.shared else []
+        pairs += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
+        pairs.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
     if case.lack is not None:
-        found.append(("lack", case.lack.reason))
-    return found
+        pairs.append(("lack", case.lack.reason))
+    return pairs
 
 
 @functools.cache

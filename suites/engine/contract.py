@@ -56,13 +56,13 @@ _NOT_READ = frozenset(field.name for field in dataclasses.fields(Point))
 
 def fields_of(value: Any, without: Collection[str] = ()) -> dict[str, str]:
     """Return the fields of a dataclass as texts; in place of a plan, which has no name, those of the plan."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for each in dataclasses.fields(value):
         if each.name not in without:
             inner = getattr(value, each.name)
             nested = dataclasses.is_dataclass(inner) and not hasattr(inner, "name")
-            found |= fields_of(inner) if nested else {each.name: _text(inner)}
-    return found
+            texts |= fields_of(inner) if nested else {each.name: _text(inner)}
+    return texts
 
 
 def _text(value: Any) -> str:
@@ -186,15 +186,15 @@ class Contract:
 
     def part(self, name: str) -> Any:
         """Return a part of the contract, imported if it was given as a text."""
-        given = getattr(self, name)
-        if given is None:
+        part = getattr(self, name)
+        if part is None:
             raise DeclarationError(f"the contract {self.name} has no {name}: pass {name}=... to its Contract(...)")
-        if not isinstance(given, str):
-            return given
+        if not isinstance(part, str):
+            return part
         try:
-            return pkgutil.resolve_name(given)
+            return pkgutil.resolve_name(part)
         except (ValueError, ImportError, AttributeError) as error:
-            text = f"the contract {self.name}: {name}={given!r} does not load"
+            text = f"the contract {self.name}: {name}={part!r} does not load"
             raise DeclarationError(f"{text}: {type(error).__name__}: {error}") from error
 
     def expand(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -227,10 +227,10 @@ GROUP = "everyrank.contracts"
 @cache
 def _offers() -> Mapping[str, Sequence[EntryPoint]]:
     """The entry points of all installed distributions, by the contract's name."""
-    found: dict[str, list[EntryPoint]] = {}
+    offers: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
-        found.setdefault(entry.name, []).append(entry)
-    return found
+        offers.setdefault(entry.name, []).append(entry)
+    return offers
 
 
 def contracts() -> list[str]:
@@ -256,14 +256,14 @@ def _load(offer: EntryPoint) -> Contract:
     """Import a contract. The error names the distribution, since its user may not know that it is installed."""
     source = f"the contract {offer.name!r} of {_distribution(offer)}, {offer.value}"
     try:
-        found = offer.load()
+        offered = offer.load()
     except Exception as error:
         raise DeclarationError(f"{source}, does not load: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Contract):
-        raise DeclarationError(f"{source}, is not a Contract but {kind_of(found)}")
-    if found.name != offer.name:
-        raise DeclarationError(f"{source}, has another name: Contract({found.name!r}, ...)")
-    return found
+    if not isinstance(offered, Contract):
+        raise DeclarationError(f"{source}, is not a Contract but {kind_of(offered)}")
+    if offered.name != offer.name:
+        raise DeclarationError(f"{source}, has another name: Contract({offered.name!r}, ...)")
+    return offered
 
 
 def _distribution(offer: EntryPoint) -> str:

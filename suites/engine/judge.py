@@ -71,9 +71,9 @@ def _probed(outcome: Outcome, lack: Lack, others_failed: bool) -> tuple[str, str
     return outcome.kind, outcome.text
 
 
-def _refused(error: BaseException | None, wanted: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+def _refused(error: BaseException | None, refusal: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
     """Return whether the error, or one of its causes, is of the declared kind."""
-    expected = wanted if isinstance(wanted, tuple) else (wanted,)
+    expected = refusal if isinstance(refusal, tuple) else (refusal,)
     while error is not None:
         if isinstance(error, Deviation):
             # A rank that waited for one that refused has that rank's deviation, without its cause.

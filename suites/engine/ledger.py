@@ -154,7 +154,7 @@ class Ledger:
         Raise LedgerError for entries that match no case, or several without a statement, and for a case that two
         entries match: with all of these at once.
         """
-        found: dict[str, Entry] = {}
+        by_case: dict[str, Entry] = {}
         mistakes: list[str] = []
         for entry in self.entries:
             covered = matching(entry.case, cases)
@@ -167,7 +167,7 @@ class Ledger:
                 )
             others: dict[str, str] = {}  # another entry, and the first case of both
             for case in covered:
-                if (other := found.setdefault(case, entry)) is not entry:
+                if (other := by_case.setdefault(case, entry)) is not entry:
                     others.setdefault(other.name, case)
             mistakes += [
                 f"{self.file}: {case} is claimed twice, by {other} and {entry.name}: narrow one, or {entry.remedy}"
@@ -175,7 +175,7 @@ class Ledger:
             ]
         if mistakes:
             raise LedgerError("\n".join(mistakes))
-        return found
+        return by_case
 
     def shared(self, name: str) -> Ledger:
         """Return what another subject may use of this ledger: a crash or a hang is never excused for another."""
@@ -184,11 +184,11 @@ class Ledger:
 
     def lend(self, cases: Collection[str]) -> dict[str, Entry]:
         """Return the first entry of each case that has one. An entry may match no case of another subject."""
-        found: dict[str, Entry] = {}
+        by_case: dict[str, Entry] = {}
         for entry in self.entries:
             for case in matching(entry.case, cases):
-                found.setdefault(case, entry)
-        return found
+                by_case.setdefault(case, entry)
+        return by_case
 
 
 def read(path: Path, version: str | None = None) -> Ledger:
@@ -197,15 +197,15 @@ def read(path: Path, version: str | None = None) -> Ledger:
     Raise an error with one sentence that says what is wrong with the ledger.
     """
     try:
-        found = contents(path, load(path))
+        listed = contents(path, load(path))
     except FileNotFoundError:
         raise LedgerError(f"there is no ledger {path}: a subject without known deviations names none") from None
     except LedgerFault as fault:
         raise LedgerError(str(fault)) from None
-    entries = _entries(path.name, found.cases)
+    entries = _entries(path.name, listed.cases)
     version = _installed() if version is None else version
     in_force = tuple(entry for entry in entries if is_in_force(entry.torch, version))
-    return Ledger(in_force, path.name, found.lacks, found.blind)
+    return Ledger(in_force, path.name, listed.lacks, listed.blind)
 
 
 def _installed() -> str:
@@ -216,16 +216,16 @@ def _installed() -> str:
 
 def _entries(file: str, cases: Iterable[Listed]) -> list[Entry]:
     """Return the entry of each case that is listed. Raise LedgerError with what is wrong with each of them."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     mistakes: list[str] = []
     for case in cases:
         try:
-            found.append(_entry(file, case))
+            entries.append(_entry(file, case))
         except LedgerError as error:
             mistakes.append(str(error))
     if mistakes:
         raise LedgerError("\n".join(mistakes))
-    return found
+    return entries
 
 
 def _entry(file: str, case: Listed) -> Entry:
@@ -241,10 +241,10 @@ def _entry(file: str, case: Listed) -> Entry:
     issue, link = _reported(source, raw)
     note, (match, raises, at_most) = str(raw.get("note", "")), _statement(source, raw)
     index = (*case.included, str(case.index))
-    found = Entry(case.case, raw["kind"], issue, note, link, match, raises, at_most, torch=torch, source=index)
-    if isinstance(raw["case"], list) and len(raw["case"]) > 1 and not found.states and found.kind not in _SILENT:
+    entry = Entry(case.case, raw["kind"], issue, note, link, match, raises, at_most, torch=torch, source=index)
+    if isinstance(raw["case"], list) and len(raw["case"]) > 1 and not entry.states and entry.kind not in _SILENT:
         raise LedgerError(f"{source}: its entry lists several cases: say what is seen, by match, raises or at_most")
-    return found
+    return entry
 
 
 def _reported(source: str, raw: Mapping[str, Any]) -> tuple[str, str]:

@@ -30,10 +30,10 @@ class Ledgers:
 
         Raise LedgerError for what is wrong with its own ledger: an entry of another subject may match no case.
         """
-        found = self.own.assign(cases)
+        by_case = self.own.assign(cases)
         for ledger in self.shared:
-            found = {**ledger.lend(cases), **found}
-        return found
+            by_case = {**ledger.lend(cases), **by_case}
+        return by_case
 
 
 def ledgers(subject: Subject, chosen: Contract, folder: Path | None) -> Ledgers:
@@ -85,15 +85,15 @@ def offered(chosen: Contract) -> tuple[Ledger, ...]:
 
     Most others include it, or its name is short: the names of variants are longer.
     """
-    found: list[tuple[str, Ledger]] = []
+    named: list[tuple[str, Ledger]] = []
     for owner in chosen.ledgers:
         for name, file in _files(chosen, owner).items():
             with contextlib.suppress(LedgerError):  # a subject that names it is told what is wrong with it
-                found.append((file.name, read(file).shared(name)))
-    including = [{name for entry in ledger.entries for name in entry.source[:-1]} for _, ledger in found]
+                named.append((file.name, read(file).shared(name)))
+    including = [{name for entry in ledger.entries for name in entry.source[:-1]} for _, ledger in named]
 
     def plainness(each: tuple[str, Ledger]) -> tuple[int, int, int, str]:
         name, ledger = each
         return -sum(name in names for names in including), len(name), len(ledger.entries), name
 
-    return tuple(ledger for _, ledger in sorted(found, key=plainness))
+    return tuple(ledger for _, ledger in sorted(named, key=plainness))

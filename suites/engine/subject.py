@@ -77,10 +77,10 @@ class Subject:
     @property
     def declared_lacks(self) -> Mapping[str, Lack | None]:
         """Each lack, in the order of the declaration, with the error that the subject has stated for it."""
-        found: dict[str, Lack | None] = {}
+        lacks: dict[str, Lack | None] = {}
         for part in (self.lacks,) if isinstance(self.lacks, Mapping) else self.lacks:
-            found |= {part: None} if isinstance(part, str) else part
-        return found
+            lacks |= {part: None} if isinstance(part, str) else part
+        return lacks
 
     @property
     def contract_name(self) -> str:

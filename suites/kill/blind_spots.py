@@ -85,11 +85,11 @@ class BlindSpots:
     @cached_property
     def _tried(self) -> dict[tuple[str, str], dict[str, str]]:
         """For each rogue and law, the outcomes by the case's id without the contract."""
-        found: dict[tuple[str, str], dict[str, str]] = {}
+        ends_of: dict[tuple[str, str], dict[str, str]] = {}
         for case in tried_under(self.contract, self.path):
-            ends = found.setdefault((case.subject.name, case.law.id), {})
+            ends = ends_of.setdefault((case.subject.name, case.law.id), {})
             ends[case.short_id] = self.cells.get((case.subject.name, case.id), "")
-        return found
+        return ends_of
 
     @cached_property
     def hidden(self) -> list[Hidden]:
@@ -107,12 +107,12 @@ class BlindSpots:
     @cached_property
     def spots(self) -> dict[str, list[Hidden]]:
         """The rogues that stay green, since no law that they break kills them."""
-        found: dict[str, list[Hidden]] = {}
+        by_rogue: dict[str, list[Hidden]] = {}
         for rogue in rogues(self.contract):
             hidden = [spot for spot in self.hidden if spot.rogue == rogue.name]
             if {spot.law for spot in hidden} == set(rogue.breaks):
-                found[rogue.name] = hidden
-        return found
+                by_rogue[rogue.name] = hidden
+        return by_rogue
 
     @cached_property
     def faults(self) -> list[str]:

@@ -23,8 +23,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             tables = [tried(name, sample.requested()) for name in requested()]
     except DeclarationError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
-    given = [parameter(case, id=f"{case.subject.name}/{case.id}") for table in tables for case in table]
-    metafunc.parametrize("case", given, indirect=True)
+    params = [parameter(case, id=f"{case.subject.name}/{case.id}") for table in tables for case in table]
+    metafunc.parametrize("case", params, indirect=True)
 
 
 def test_kill(case: Case) -> None:

@@ -70,10 +70,10 @@ class TableOfDraws:
                 known.append(f"{contract} has no player, or no rogue was tried")
             elif found < SHARE * rogues:
                 known.append(f"{contract}: {found} of {count(rogues, 'rogue')} found, which is less than {SHARE:.0%}")
-            for name, wanted in ((matrix.EXEMPLAR, "pass"), (matrix.NOTHING, "fail")):
+            for name, expected in ((matrix.EXEMPLAR, "pass"), (matrix.NOTHING, "fail")):
                 outcome = self._row(contract, name).outcome
-                if outcome != wanted:
-                    known.append(f"{contract}: {name} ends by {outcome} instead of {wanted}")
+                if outcome != expected:
+                    known.append(f"{contract}: {name} ends by {outcome} instead of {expected}")
         return known
 
     def _counted(self, contract: str) -> tuple[int, int]:

@@ -33,14 +33,14 @@ def requested() -> list[str]:
 
 def rogues(name: str) -> tuple[Rogue, ...]:
     """Return the rogues of a contract, with the laws of each group that they break."""
-    found = contract(name)
-    return tuple(replace(rogue, breaks=found.expand(rogue.breaks)) for rogue in found.part("rogues"))
+    chosen = contract(name)
+    return tuple(replace(rogue, breaks=chosen.expand(rogue.breaks)) for rogue in chosen.part("rogues"))
 
 
 def controls(name: str) -> dict[str, Subject]:
     """Return the subject that must pass every law, and the one that must fail every law."""
-    found = contract(name)
-    return {EXEMPLAR: found.part("exemplar"), NOTHING: found.part("nothing")}
+    chosen = contract(name)
+    return {EXEMPLAR: chosen.part("exemplar"), NOTHING: chosen.part("nothing")}
 
 
 def drawn(name: str, plan: SearchPlan) -> list[Case]:
@@ -57,12 +57,12 @@ def tried(name: str, sample: Sample) -> list[Case]:
     subjects = controls(name)
     core = _core(subjects[EXEMPLAR])
     sample = sampled(name, sample)
-    found = [replace(case, subject=replace(subject, name=row)) for row, subject in subjects.items() for case in core]
+    table = [replace(case, subject=replace(subject, name=row)) for row, subject in subjects.items() for case in core]
     for rogue in rogues(name):
         subject = replace(_sabotaged(subjects[EXEMPLAR], rogue), name=rogue.name)
         laws = {law for law in contract(name).laws if sample.has(rogue.name, law, rogue.breaks)}
-        found += [replace(case, subject=subject) for case in core if case.law.id in laws]
-    return found
+        table += [replace(case, subject=subject) for case in core if case.law.id in laws]
+    return table
 
 
 def sampled(name: str, sample: Sample) -> Sample:
@@ -96,12 +96,12 @@ class Matrix:
     @cached_property
     def _ends(self) -> dict[tuple[str, str], set[str]]:
         """The outcomes in this contract, by row and law."""
-        found: dict[tuple[str, str], set[str]] = {}
+        ends: dict[tuple[str, str], set[str]] = {}
         for (row, case), end in self.cells.items():
             name, _, rest = case.partition("/")
             if name == self.contract:
-                found.setdefault((row, rest.partition("[")[0]), set()).add(end)
-        return found
+                ends.setdefault((row, rest.partition("[")[0]), set()).add(end)
+        return ends
 
     def ends(self, row: str, law: str) -> set[str]:
         """Return the outcomes of a law's core cases for a rogue."""

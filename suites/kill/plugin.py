@@ -21,10 +21,10 @@ _TABLES: pytest.StashKey[list[Table]] = pytest.StashKey()
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    given = {"law": config.getoption("law"), "optimizer": config.getoption("optimizer")}
+    filters = {"law": config.getoption("law"), "optimizer": config.getoption("optimizer")}
     if config.getoption("conformance_profile") != DEFAULT:
-        given["profile"] = config.getoption("conformance_profile")
-    for option, value in given.items():
+        filters["profile"] = config.getoption("conformance_profile")
+    for option, value in filters.items():
         if value is not None:
             raise pytest.UsageError(
                 f"the kill matrix takes no --{option}, since part of a matrix is never perfect; "
@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _outcomes(config: pytest.Config) -> Outcomes:
-    (found,) = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Outcomes)]
-    return found
+    (outcomes,) = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Outcomes)]
+    return outcomes
 
 
 def _matrices(config: pytest.Config) -> Sequence[Table]:

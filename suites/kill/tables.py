@@ -48,10 +48,10 @@ def _lines(file: Path) -> dict[str, str]:
     """Return what a project offers. What is no TOML offers nothing: pytest reads the file too, and refuses it."""
     tool, name = GROUP.split(".")
     try:
-        found: dict[str, str] = tomllib.loads(file.read_text()).get("tool", {}).get(tool, {}).get(name, {})
+        tables: dict[str, str] = tomllib.loads(file.read_text()).get("tool", {}).get(tool, {}).get(name, {})
     except (FileNotFoundError, tomllib.TOMLDecodeError):
         return {}
-    return found
+    return tables
 
 
 def tables() -> list[str]:
