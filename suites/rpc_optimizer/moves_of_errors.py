@@ -9,11 +9,12 @@ from everyrank.fixtures.optimizers import row, rows
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
-from everyrank.suites.moves.move import NEVER, by_model, first_of, move
+from everyrank.suites.moves.move import NEVER, by_model, first_of, move, only_if
 from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext
 from everyrank.suites.rpc_optimizer.model import Optimizer, drawn_variants
-from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, numbers, second
+from everyrank.suites.rpc_optimizer.moves_of_changes import ChangeMoves
+from everyrank.suites.rpc_optimizer.moves_of_steps import numbers, second
 from everyrank.suites.rpc_optimizer.outline import Outline, fits, needed_of
 from everyrank.suites.rpc_optimizer.owners import non_leaf
 from everyrank.suites.rpc_optimizer.planted import (
@@ -42,31 +43,7 @@ def _planted(outline: Outline, by: int, owner: int | None) -> bool:
     return known and owner in outline.stepped(by)
 
 
-def _failing_needs(
-    outline: Outline,
-    owner: int = 0,
-    also: tuple[int, ...] = (),
-    foreign: bool = False,
-    by: int = 0,
-    slow: int | None = None,
-    text: str = "",
-) -> Iterator[str]:
-    yield "errors in steps"
-    if also:
-        yield "errors in several steps"
-    if foreign:
-        yield "errors that cannot travel"
-    if not _planted(outline, by, owner) or not set(also) <= set(outline.stepped(by)) or (also and foreign):
-        yield NEVER
-
-
-def _waiting_needs(outline: Outline, owner: int = 0, by: int = 0) -> Iterator[str]:
-    yield "owners that wait"
-    if not _planted(outline, by, owner):
-        yield NEVER
-
-
-def _together_needs(outline: Outline, by: tuple[int, int] = (0, 0)) -> Iterator[str]:
+def _together_needs(outline: Outline, by: tuple[int, int]) -> Iterator[str]:
     yield "steps at the same time"
     if outline.client(by) is None or not all(_planted(outline, each, outline.owners_of(each)[0]) for each in by):
         yield NEVER
@@ -80,25 +57,12 @@ def _together_needs(outline: Outline, by: tuple[int, int] = (0, 0)) -> Iterator[
         yield NEVER
 
 
-def _building_needs(outline: Outline, owner: int = 0) -> Iterator[str]:
-    yield "errors in constructors"
-    if owner not in outline.owners(range(len(outline.model.params))):
-        yield NEVER
-
-
-def _invalid_needs(outline: Outline, optimizer: str = "SGD", name: str = "empty-list") -> Iterator[str]:
+def _invalid_needs(outline: Outline, optimizer: str, name: str) -> Iterator[str]:
     yield f"refuses {name}" if name in _REFUSED else f"{optimizer} refuses {name}"
-    if name == "non-leaf" and not outline.trained:
-        yield NEVER
+    yield from only_if(name != "non-leaf" or outline.trained)
 
 
-def _renewing_needs(outline: Outline, by: int = 0, other_rate: bool = False) -> Iterator[str]:
-    yield "dropped optimizers"
-    if outline.client((by,)) is None:
-        yield NEVER
-
-
-def _another_needs(outline: Outline, name: str = "SGD", variant: str = "lr", given: str = "named") -> Iterator[str]:
+def _another_needs(outline: Outline, name: str, variant: str, given: str) -> Iterator[str]:
     made = Optimizer(outline.model.optimizers[0].params, name, variant, given=given)
     known = variant in {each.name for each in drawn_variants(made.row)}
     if not outline.trained or not known or not fits(made, outline.model):
@@ -125,11 +89,15 @@ def _owners(outline: Outline) -> Sequence[int]:
     return outline.stepped(0)
 
 
+def _all_owners(outline: Outline) -> Sequence[int]:
+    return outline.owners(range(len(outline.model.params)))
+
+
 def _invalid_names() -> list[str]:
     return sorted({bad.name for row in rows() for bad in row.invalid})
 
 
-class ErrorMoves(StepMoves):
+class ErrorMoves(ChangeMoves):
     """What goes wrong, and what optimizers there are, on both sides."""
 
     # --- errors, and owners that wait ----------------------------------------------------------------
@@ -137,7 +105,14 @@ class ErrorMoves(StepMoves):
     @move(
         "errors.step",
         laws={"also": "errors.several", "foreign": "errors.unpicklable"},
-        needs=_failing_needs,
+        needs=lambda outline, owner, by: ["errors in steps", *only_if(_planted(outline, by, owner))],
+        needs_of={
+            "also": lambda outline, also, foreign, by: [
+                "errors in several steps",
+                *only_if(not foreign and all(_planted(outline, by, owner) for owner in also)),
+            ],
+            "foreign": "errors that cannot travel",
+        },
         drawn={
             "owner": _owners,
             "also": lambda outline: [(), (), _other_owners(outline) or ()],
@@ -191,7 +166,7 @@ class ErrorMoves(StepMoves):
 
     @move(
         "wait",
-        needs=_waiting_needs,
+        needs=lambda outline, owner, by: ["owners that wait", *only_if(_planted(outline, by, owner))],
         drawn={"owner": _owners, "by": numbers},
         kinds=({"owner": _last_owner},),
         often=2,
@@ -237,8 +212,8 @@ class ErrorMoves(StepMoves):
 
     @move(
         "errors.constructor",
-        needs=_building_needs,
-        drawn={"owner": lambda outline: outline.owners(range(len(outline.model.params)))},
+        needs=lambda outline, owner: ["errors in constructors", *only_if(owner in _all_owners(outline))],
+        drawn={"owner": _all_owners},
         kinds=({"owner": lambda outline: outline.owners_of(0)[-1]},),
         apart=True,
     )
@@ -283,7 +258,7 @@ class ErrorMoves(StepMoves):
 
     @move(
         "clean.rrefs",
-        needs=_renewing_needs,
+        needs=lambda outline, by: ["dropped optimizers", *only_if(outline.client((by,)) is not None)],
         drawn={"by": numbers, "other_rate": (False, True)},
         kinds=({}, {"by": second, "other_rate": True}),
         shown_by="step",

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena import surface
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import move, only_if
 from everyrank.suites.rpc_optimizer.moves_of_errors import ErrorMoves
-from everyrank.suites.rpc_optimizer.moves_of_steps import numbers
+from everyrank.suites.rpc_optimizer.moves_of_steps import numbers, trained_by
 from everyrank.suites.rpc_optimizer.optimizers import moved
 from everyrank.suites.rpc_optimizer.outline import Outline
 from everyrank.suites.rpc_optimizer.parts import MORE, evaluated_once
@@ -20,29 +20,8 @@ from everyrank.suites.rpc_optimizer.parts import MORE, evaluated_once
 _CLOSURES = tuple(name for name in MORE if name.startswith("closure"))
 
 
-def _using_needs(outline: Outline, part: str = "", by: int = 0) -> Iterator[str]:
-    yield f"use of {part}"
-    if outline.client((by,)) is None or not outline.trained:
-        yield NEVER
-
-
-def _evaluating_needs(outline: Outline, given: str = "closure", by: int = 0) -> Iterator[str]:
-    return _using_needs(outline, given, by)
-
-
-def _saving_needs(outline: Outline, by: int = 0) -> Iterator[str]:
-    yield "use of state-dict"
-    if outline.client((by,)) is None:
-        yield NEVER
-
-
 def _saved(outline: Outline, by: int = 0) -> None:
     outline.saved.add(by)
-
-
-def _loading_needs(outline: Outline, by: int = 0) -> Iterator[str]:
-    if by not in outline.saved:
-        yield NEVER
 
 
 class PartMoves(ErrorMoves):
@@ -55,7 +34,7 @@ class PartMoves(ErrorMoves):
 
     @move(
         "surface",
-        needs=_using_needs,
+        needs=lambda outline, part, by: [f"use of {part}", *trained_by(outline, by)],
         drawn={"part": tuple(surface.PARTS), "by": numbers},
         kinds=({"part": "scheduler"}, {"part": "deepcopy"}),
         often=2,
@@ -89,7 +68,7 @@ class PartMoves(ErrorMoves):
 
     @move(
         "surface",
-        needs=_evaluating_needs,
+        needs=lambda outline, given, by: [f"use of {given}", *trained_by(outline, by)],
         drawn={"given": _CLOSURES, "by": numbers},
         kinds=({},),
     )
@@ -106,7 +85,12 @@ class PartMoves(ErrorMoves):
         if not self.refused(by, act):
             sides.step_reference(by, gradients)
 
-    @move("surface", needs=_saving_needs, then=_saved, drawn={"by": numbers})
+    @move(
+        "surface",
+        needs=lambda outline, by: ["use of state-dict", *only_if(outline.client((by,)) is not None)],
+        then=_saved,
+        drawn={"by": numbers},
+    )
     def save(self, by: int = 0) -> None:
         """Copy an optimizer's state dict, if it has one."""
         found: list[Any] = []
@@ -117,7 +101,7 @@ class PartMoves(ErrorMoves):
 
     @move(
         "surface",
-        needs=_loading_needs,
+        needs=lambda outline, by: only_if(by in outline.saved),
         drawn={"by": numbers},
         often=2,
         after="save",

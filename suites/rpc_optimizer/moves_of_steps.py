@@ -1,4 +1,4 @@
-"""The moves of ``rpc-optimizer`` that step: contexts and what is in them, options, and what is done on the owners."""
+"""The moves of ``rpc-optimizer`` that step: contexts, and what is in them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
+from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import exchanged
 from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext, wait_until_closed
 from everyrank.suites.rpc_optimizer.model import Model
 from everyrank.suites.rpc_optimizer.outline import Outline
-from everyrank.suites.rpc_optimizer.owners import leave_gradient
 from everyrank.suites.rpc_optimizer.sides import Data, Gradients, Sides
 
 #: What is different about a context: its backward is run twice; or once more after its first step, which another step
@@ -24,29 +23,33 @@ from everyrank.suites.rpc_optimizer.sides import Data, Gradients, Sides
 _CONTEXTS = ("", "again", "resumed", "split")
 
 
-def _stepping_needs(
-    outline: Outline, by: tuple[int, ...] = (0,), missing: tuple[int, ...] = (), context: str = ""
-) -> Iterator[str]:
-    client = outline.client(by)
-    if client is None or not set(missing) <= set(outline.trained):
-        yield NEVER
+def _missing_needs(outline: Outline, missing: tuple[int, ...]) -> Iterator[str]:
+    yield from only_if(set(missing) <= set(outline.trained))
     yield from outline.without_gradients(missing)
-    if context:
-        owners = outline.owners(number for number in outline.trained if number not in missing)
-        yield "contexts beside each other"
-        if not owners or (context == "split" and (len(owners) == 1 or client in owners)):
-            yield NEVER
-        if context == "resumed" and outline.model.sparse:
-            yield NEVER
 
 
-def _holding_needs(outline: Outline, by: int = 0, missing: tuple[int, ...] = ()) -> Iterator[str]:
+def _context_needs(outline: Outline, context: str, by: tuple[int, ...], missing: tuple[int, ...]) -> Iterator[str]:
     yield "contexts beside each other"
-    if outline.holder is not None or outline.client((by,)) is None or not outline.trained:
-        yield NEVER
-    if not set(missing) < set(outline.trained):
-        yield NEVER
+    owners = outline.owners(number for number in outline.trained if number not in missing)
+    yield from only_if(owners)
+    if context == "split":
+        yield from only_if(len(owners) > 1 and outline.client(by) not in owners)
+    if context == "resumed":
+        yield from only_if(not outline.model.sparse)
+
+
+def _some_missing_needs(outline: Outline, missing: tuple[int, ...]) -> Iterator[str]:
     yield from outline.without_gradients(missing)
+    yield from only_if(set(missing) < set(outline.trained))
+
+
+def not_held(outline: Outline) -> Sequence[str]:
+    return only_if(outline.holder is None)
+
+
+def trained_by(outline: Outline, by: int) -> Sequence[str]:
+    """Return what a backward and a step of this optimizer need."""
+    return only_if(outline.client((by,)) is not None and outline.trained)
 
 
 def _held(outline: Outline, by: int = 0, missing: tuple[int, ...] = ()) -> None:
@@ -54,52 +57,14 @@ def _held(outline: Outline, by: int = 0, missing: tuple[int, ...] = ()) -> None:
     outline.reached = tuple(outline.owners(number for number in outline.trained if number not in missing))
 
 
-def _held_needs(outline: Outline, by: int = 0) -> Iterator[str]:
+def _held_needs(outline: Outline, by: int) -> Sequence[str]:
     # Owners that a backward did not reach do not know the context of another thread.
     ours = outline.holder is not None and outline.client((by,)) == outline.holder
-    if not ours or not set(outline.owners_of(by)) <= set(outline.reached):
-        yield NEVER
-
-
-def _releasing_needs(outline: Outline) -> Iterator[str]:
-    if outline.holder is None:
-        yield NEVER
+    return only_if(ours and set(outline.owners_of(by)) <= set(outline.reached))
 
 
 def _released(outline: Outline) -> None:
     outline.holder = None
-
-
-def _refusing_needs(outline: Outline, context: str = "unknown", by: int = 0) -> Iterator[str]:
-    yield "wrong contexts"
-    if outline.client((by,)) is None or not outline.trained:
-        yield NEVER
-
-
-def _changing_needs(outline: Outline, option: str = "lr", factor: float = 0.5, by: int = 0) -> Iterator[str]:
-    if outline.client((by,)) is None or option not in outline.options(by):
-        yield NEVER
-
-
-def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    yield "frozen parameters"
-    yield from outline.without_gradients((param,))
-    if param not in outline.trained or outline.model.tensor(param) != param or outline.holder is not None:
-        yield NEVER  # what a step is to do with a gradient of what was frozen since is not defined
-
-
-def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    if param not in outline.frozen or outline.holder is not None:
-        yield NEVER
-
-
-def _turned(outline: Outline, param: int) -> None:
-    outline.frozen ^= {param}
-
-
-def _leaving_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    if param not in outline.trained:
-        yield NEVER
 
 
 def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
@@ -177,7 +142,8 @@ class StepMoves(Player):
     @move(
         "parity.trajectory",
         laws={"missing": "none.position", "context": "context.own"},
-        needs=_stepping_needs,
+        needs=lambda outline, by: only_if(outline.client(by) is not None),
+        needs_of={"missing": _missing_needs, "context": _context_needs},
         drawn={"by": _some_by, "missing": _some_missing, "context": ("", "", *_CONTEXTS)},
         kinds=(
             {},
@@ -236,7 +202,8 @@ class StepMoves(Player):
 
     @move(
         "context.own",
-        needs=_holding_needs,
+        needs=lambda outline, by: ["contexts beside each other", *trained_by(outline, by), *not_held(outline)],
+        needs_of={"missing": _some_missing_needs},
         then=_held,
         drawn={"by": numbers, "missing": _some_missing},
         kinds=({}, {"missing": last_trained}),
@@ -265,7 +232,13 @@ class StepMoves(Player):
         if self.held is not None:
             self._steps((by,), self.held.id)
 
-    @move("context.own", needs=_releasing_needs, then=_released, after="hold", shown_by="step")
+    @move(
+        "context.own",
+        needs=lambda outline: only_if(outline.holder is not None),
+        then=_released,
+        after="hold",
+        shown_by="step",
+    )
     def release(self) -> None:
         """Close the context that is held."""
         if self.held is not None:
@@ -274,7 +247,7 @@ class StepMoves(Player):
 
     @move(
         "context.invalid",
-        needs=_refusing_needs,
+        needs=lambda outline, by: ["wrong contexts", *trained_by(outline, by)],
         drawn={"context": ("unknown", "closed"), "by": numbers},
         kinds=({"context": "unknown"}, {"context": "closed"}),
     )
@@ -288,74 +261,3 @@ class StepMoves(Player):
         wait_until_closed(context_id, range(self.model.size))
         wrong = context_id if context == "closed" else context_id + 12345
         error_of(lambda: sides.ours[by].step(wrong), f"step with {context} context id {wrong}")
-
-    # --- what changes between steps ------------------------------------------------------------------
-
-    @move(
-        "surface",
-        needs=_changing_needs,
-        drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
-        kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
-        shown_by="step",
-    )
-    def change(self, option: str = "lr", factor: float = 0.5, by: int = 0) -> None:
-        """Multiply an option by hand, if the subject has ``param_groups``."""
-
-        def set_in(optimizer: Any) -> None:
-            for group in optimizer.param_groups:
-                value = group[option]
-                group[option] = not value if isinstance(value, bool) else value * factor or 0.125
-
-        if not self.refused(by, set_in):
-            set_in(self.sides.references[by])
-
-    @move(
-        "none.frozen",
-        needs=_freezing_needs,
-        then=_turned,
-        drawn={"param": lambda outline: outline.trained},
-        kinds=({"param": lambda outline: first_of(outline.trained)},),
-        shown_by="step",
-    )
-    def freeze(self, param: int) -> None:
-        """Freeze a parameter, on its owner."""
-        self._require_gradient(param, False)
-
-    @move(
-        "none.frozen",
-        needs=_thawing_needs,
-        then=_turned,
-        drawn={"param": lambda outline: sorted(outline.frozen)},
-        kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
-        shown_by="step",
-    )
-    def thaw(self, param: int) -> None:
-        """Thaw a parameter, on its owner."""
-        self._require_gradient(param, True)
-
-    def _require_gradient(self, param: int, required: bool) -> None:
-        for tensor in self.sides.both(param):
-            tensor.requires_grad_(required)
-
-    @move("parity.trajectory", shown_by="step")
-    def overwrite(self) -> None:
-        """Let each owner give its parameters other values, as a checkpoint that is loaded does."""
-        sides = self.sides
-        for number in range(len(sides.twins)):
-            if self.model.tensor(number) == number:
-                for tensor in sides.both(number):
-                    tensor.detach().mul_(-0.5)
-
-    @move(
-        "owned.only",
-        needs=_leaving_needs,
-        drawn={"param": lambda outline: outline.trained},
-        kinds=(
-            {"param": lambda outline: first_of(outline.trained)},
-            {"param": lambda outline: first_of(outline.others)},
-        ),
-        shown_by="step",
-    )
-    def leave(self, param: int) -> None:
-        """Let the owner of a parameter set its ``.grad`` by hand: no step uses it, or clears another's."""
-        self.sides.on_owner(param, leave_gradient)

@@ -1,0 +1,96 @@
+"""The moves of ``rpc-optimizer`` between steps: what owners do to their parameters, and users to options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyrank.suites.moves.move import first_of, move, only_if
+from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, not_held, numbers
+from everyrank.suites.rpc_optimizer.outline import Outline
+from everyrank.suites.rpc_optimizer.owners import leave_gradient
+
+
+def _turned(outline: Outline, param: int) -> None:
+    outline.frozen ^= {param}
+
+
+class ChangeMoves(StepMoves):
+    """What changes between steps, on both sides."""
+
+    @move(
+        "surface",
+        needs=lambda outline, by, option: only_if(
+            outline.client((by,)) is not None and option in outline.options(by)
+        ),
+        drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
+        kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
+        shown_by="step",
+    )
+    def change(self, option: str = "lr", factor: float = 0.5, by: int = 0) -> None:
+        """Multiply an option by hand, if the subject has ``param_groups``."""
+
+        def set_in(optimizer: Any) -> None:
+            for group in optimizer.param_groups:
+                value = group[option]
+                group[option] = not value if isinstance(value, bool) else value * factor or 0.125
+
+        if not self.refused(by, set_in):
+            set_in(self.sides.references[by])
+
+    @move(
+        "none.frozen",
+        # What a step is to do with a gradient of what was frozen since is not defined.
+        needs=lambda outline, param: ["frozen parameters", *outline.without_gradients((param,)), *not_held(outline)],
+        needs_of={
+            "param": lambda outline, param: only_if(
+                param in outline.trained and outline.model.tensor(param) == param
+            ),
+        },
+        then=_turned,
+        drawn={"param": lambda outline: outline.trained},
+        kinds=({"param": lambda outline: first_of(outline.trained)},),
+        shown_by="step",
+    )
+    def freeze(self, param: int) -> None:
+        """Freeze a parameter, on its owner."""
+        self._require_gradient(param, False)
+
+    @move(
+        "none.frozen",
+        needs=not_held,
+        needs_of={"param": lambda outline, param: only_if(param in outline.frozen)},
+        then=_turned,
+        drawn={"param": lambda outline: sorted(outline.frozen)},
+        kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
+        shown_by="step",
+    )
+    def thaw(self, param: int) -> None:
+        """Thaw a parameter, on its owner."""
+        self._require_gradient(param, True)
+
+    def _require_gradient(self, param: int, required: bool) -> None:
+        for tensor in self.sides.both(param):
+            tensor.requires_grad_(required)
+
+    @move("parity.trajectory", shown_by="step")
+    def overwrite(self) -> None:
+        """Let each owner give its parameters other values, as a checkpoint that is loaded does."""
+        sides = self.sides
+        for number in range(len(sides.twins)):
+            if self.model.tensor(number) == number:
+                for tensor in sides.both(number):
+                    tensor.detach().mul_(-0.5)
+
+    @move(
+        "owned.only",
+        needs_of={"param": lambda outline, param: only_if(param in outline.trained)},
+        drawn={"param": lambda outline: outline.trained},
+        kinds=(
+            {"param": lambda outline: first_of(outline.trained)},
+            {"param": lambda outline: first_of(outline.others)},
+        ),
+        shown_by="step",
+    )
+    def leave(self, param: int) -> None:
+        """Let the owner of a parameter set its ``.grad`` by hand: no step uses it, or clears another's."""
+        self.sides.on_owner(param, leave_gradient)
