@@ -12,7 +12,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.moves.move import by_model, move, only_if
 from everyrank.suites.moves.together import exchanged
 from everyrank.suites.sharded_optimizer.faults import FAULTS, check_errors, error_text
-from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
+from everyrank.suites.sharded_optimizer.moves_of_groups import GroupMoves
 from everyrank.suites.sharded_optimizer.outline import Outline
 from everyrank.suites.sharded_optimizer.sides import Sides
 
@@ -47,7 +47,7 @@ def _failing_needs(outline: Outline, during: str) -> Iterator[str]:
         yield from only_if(outline.apart and not outline.tables)
 
 
-class StateMoves(TrainingMoves):
+class StateMoves(GroupMoves):
     """What is done besides training, on both sides."""
 
     @move(

@@ -1,4 +1,4 @@
-"""The moves of ``sharded-optimizer`` that train: gradients, steps, options, groups, and what is frozen and thawed."""
+"""The moves of ``sharded-optimizer`` that train: gradients, what is done with them, and steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any, NoReturn
 
 import torch
 from everyrank import current_world
-from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import Deviation, NotApplicable
-from everyrank.suites.moves.move import first_of, first_trained, last_trained, move, only_if
+from everyrank.suites.errors import Deviation
+from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena
@@ -62,16 +61,6 @@ def _clipping_needs(outline: Outline) -> Iterator[str]:
     yield from only_if(not (outline.differ or outline.tables))  # a sparse gradient has no defined norm
 
 
-def _added(outline: Outline, count: int = 1, **given: Any) -> None:
-    outline.handed += count
-    outline.groups += 1
-    outline.saved = False
-
-
-def _turned(outline: Outline, param: int) -> None:
-    outline.frozen ^= {param}
-
-
 def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
     chosen = [some for count in (1, 2, 3) for some in itertools.combinations(outline.trained, count)]
     return [()] * 2 * len(chosen) + chosen
@@ -81,15 +70,6 @@ def _some_rows(outline: Outline) -> Sequence[tuple[tuple[int, ...], ...]]:
     if not outline.tables:
         return [()]
     return [*((rows,) for rows in _ROWS), *itertools.product(_ROWS, repeat=outline.model.size)]
-
-
-def _changed(value: Any, factor: float) -> Any:
-    """Return an option multiplied, a flag turned over, or decay rates halved; 0 becomes an eighth."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, (tuple, list)):
-        return tuple(part / 2 for part in value)
-    return value * factor or 0.125
 
 
 class TrainingMoves(Player):
@@ -240,78 +220,3 @@ class TrainingMoves(Player):
         )
         self._compare_gradients(tolerance)
         sides.take_gradients_of_reference()
-
-    @move(
-        "state.groups",
-        needs=lambda outline, count: ["groups", *only_if(0 < count <= outline.count - outline.handed)],
-        needs_of={"weight_decay": lambda outline: only_if("weight_decay" in outline.options)},
-        then=_added,
-        drawn={
-            "count": lambda outline: range(1, outline.count - outline.handed + 1),
-            "lr": (0.3, 0.02),
-            "weight_decay": (None, 0.2),
-        },
-        kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
-        often=4,
-        shown_by="train",
-    )
-    def add_group(self, count: int = 1, lr: float = 0.3, weight_decay: float | None = None) -> None:
-        """Add the next parameters, which the optimizer did not have, as a group with its own options."""
-        self.sides.add_group(count, {"lr": lr} | ({} if weight_decay is None else {"weight_decay": weight_decay}))
-
-    @move(
-        "surface",
-        needs=lambda outline, option, group: only_if(option in outline.options and group in range(outline.groups)),
-        drawn={
-            "option": lambda outline: outline.options,
-            "factor": (0.5, 2.0),
-            "group": lambda outline: range(outline.groups),
-        },
-        kinds=(
-            {},
-            {"factor": 2.0, "group": lambda outline: outline.groups - 1 or None},
-            {"option": lambda outline: outline.options[1] if outline.options[1:] else None},
-        ),
-        shown_by="train",
-    )
-    def change(self, option: str = "lr", factor: float = 0.5, group: int = 0) -> None:
-        """Multiply an option of a group by hand, if the subject has ``param_groups``."""
-        for each in self.both_groups(group):
-            if torch.is_tensor(each[option]):
-                each[option].mul_(factor)
-            else:
-                each[option] = _changed(each[option], factor)
-
-    def both_groups(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a group of the reference, and that of the subject, if it has ``param_groups``."""
-        own, groups = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
-        if own is None:
-            raise NotApplicable("the subject has no param_groups")
-        check(len(own) == groups, f"param_groups has {count(len(own), 'group')} instead of {groups}")
-        return self.sides.reference.param_groups[number], own[number]
-
-    @move(
-        "frozen",
-        needs="frozen parameters",
-        needs_of={"param": lambda outline, param: only_if(param in outline.trained)},
-        then=_turned,
-        drawn={"param": lambda outline: outline.trained},
-        kinds=({"param": lambda outline: first_of(outline.trained)},),
-        shown_by="train",
-    )
-    def freeze(self, param: int) -> None:
-        """Clear a parameter's gradient and freeze it."""
-        self.sides.require_gradient(param, False)
-
-    @move(
-        "frozen",
-        needs="frozen parameters",
-        needs_of={"param": lambda outline, param: only_if(param in outline.frozen)},
-        then=_turned,
-        drawn={"param": lambda outline: sorted(outline.frozen)},
-        kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
-        shown_by="train",
-    )
-    def thaw(self, param: int) -> None:
-        """Thaw a parameter."""
-        self.sides.require_gradient(param, True)
