@@ -54,14 +54,18 @@ def _below(parent: int | None) -> list[int]:
     return [pid for pid in families[1:] if pid]
 
 
+def handles_signal(pid: int) -> bool:
+    """Return whether a process handles the signal that asks for its stacks, which would end others."""
+    with open(f"/proc/{pid}/status") as file:
+        caught = next(line for line in file if line.startswith("SigCgt:")).split()[1]
+    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
+
+
 def _answers(pid: int, stacks: IO[bytes]) -> bool:
-    """Return whether a process is a fork of the rank and handles the signal, which would end others."""
+    """Return whether a process is a fork of the rank and handles the signal."""
     try:
-        with open(f"/proc/{pid}/status") as file:
-            caught = next(line for line in file if line.startswith("SigCgt:")).split()[1]
-        handles = bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
+        files = os.listdir(f"/proc/{pid}/fd") if handles_signal(pid) else []
         written = os.fstat(stacks.fileno())
-        files = os.listdir(f"/proc/{pid}/fd") if handles else []
         return any(os.path.samestat(written, os.stat(f"/proc/{pid}/fd/{fd}")) for fd in files)
     except (OSError, StopIteration):
         return False

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everyrank import proc_stat
-from everyrank.launch import native, processes
+from everyrank.launch import children, native, processes
 from everyrank.launch.local import stacks_name
-from everyrank.launch.protocol import STACKS_SIGNAL
 from everyrank.model.counts import count
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall import rollcall, running
@@ -131,7 +130,7 @@ def _render_world(world: list[RunningRank], native_too: bool) -> str:
         asked = {}
         for rank, process in first.items():
             with contextlib.suppress(OSError):
-                if _answers(process.pid):
+                if children.handles_signal(process.pid):
                     file = stack.enter_context(open(process.stacks, "rb", buffering=0))
                     asked[rank] = processes.AskedProcess(process.pid, file)
         stances = rollcall.read(processes.ask(asked, _NATIVE if native_too else 0.0))
@@ -154,13 +153,6 @@ def _render_world(world: list[RunningRank], native_too: bool) -> str:
         ended = [Evidence(rank, ended=True) for rank in done]
         lines.append(rollcall.render(inside, blame([*ended, *(stance.evidence for stance in inside)])))
     return "\n".join([head, *lines])
-
-
-def _answers(pid: int) -> bool:
-    """Return whether the process handles the signal; otherwise the signal would end it."""
-    with open(f"/proc/{pid}/status") as file:
-        caught = next(line for line in file if line.startswith("SigCgt:")).split()[1]
-    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _waits_for_orders(stance: Stance) -> bool:
