@@ -14,7 +14,7 @@ from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
 from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, root, text_of
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.compare.comparison import check
 from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.moves.move import NEVER, move
 from everyrank.suites.replicate.arena import dense
@@ -118,12 +118,12 @@ class ModuleMoves(TrainingMoves):
     def evaluate(self) -> None:
         """Run one forward in eval, without gradients."""
         sides = self.sides
-        sides.send_buffers()
+        sides.twins.send_buffers()
         rows, _ = batch(self.number, 0, sides.rank)
         with torch.no_grad(), sides.acting():
             out = sides.ours.eval()(rows)
         with torch.no_grad():
-            same(out, sides.twin.eval()(rows), "what the module returned in eval")
+            sides.same(out, sides.twin.eval()(rows), "what the module returned in eval")
         sides.ours.train()
         sides.twin.train()
         sides.equal = True
@@ -140,9 +140,9 @@ class ModuleMoves(TrainingMoves):
         sides = self.sides
         with subject_acts():
             state = copy.deepcopy((sides.inside if inside else sides.ours).state_dict())
-        check_state(state, sides.twin)
+        check_state(state, sides.twin, sides.when)
         states = [optimizer.state_dict() for optimizer in sides.optimizers]
-        self.saved = copy.deepcopy((state, [twin.state_dict() for twin in sides.twins], states)), inside
+        self.saved = copy.deepcopy((state, [twin.state_dict() for twin in sides.twins.models], states)), inside
 
     @move(
         "state-dict",
@@ -162,7 +162,7 @@ class ModuleMoves(TrainingMoves):
             sides.begin(FRESH, self.number)
         with subject_acts():
             (sides.inside if inside else sides.ours).load_state_dict(state)
-        for twin, twin_state in zip(sides.twins, states, strict=True):
+        for twin, twin_state in zip(sides.twins.models, states, strict=True):
             twin.load_state_dict(twin_state)
         for optimizer, optimizer_state in zip(sides.optimizers, kept, strict=True):
             optimizer.load_state_dict(optimizer_state)
@@ -172,10 +172,10 @@ class ApartMoves(ModuleMoves):
     """What is done with modules of its own: ranks are done or leave at different times, and leave them unknown."""
 
     @move("device-id", needs=lambda outline: ["wrong devices"], apart=True)
-    def refuse_device(self) -> None:
+    def refuse_device(self, given: Any = "cpu") -> None:
         """Build a module like this with an invalid ``device_id``, which must be refused."""
-        error = error_of(lambda: self.arena.build(make(self.model, SEED), device_id="cpu"))
-        check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id='cpu' raised {error!r}")
+        error = error_of(lambda: self.arena.build(self.sides.model(SEED, 0, 0), device_id=given))
+        check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
         check("device_id" in str(error), f"the error does not name device_id: {error}")
 
     @move(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, move, often_nothing, subsets
 from everyrank.suites.moves.player import Player
 from everyrank.suites.replicate.arena import Arena, unsynced
-from everyrank.suites.replicate.model import Model, batch, loss, packed
+from everyrank.suites.replicate.model import Model
 from everyrank.suites.replicate.outline import Outline
 from everyrank.suites.replicate.sides import Sides
 from torch import nn
@@ -114,13 +115,16 @@ def _first_givable(outline: Outline) -> tuple[int, ...] | None:
 class TrainingMoves(Player):
     """What is done to train, on both sides."""
 
-    def __init__(self, subject: Subject, model: Model) -> None:
+    def __init__(self, subject: Subject, model: Model, arena: Arena | None = None) -> None:
         super().__init__(subject, model)
-        world = current_world()
-        self.arena = Arena(subject, Point("script", world.size), world)
-        self.sides = Sides(self.arena, model)
+        self.arena = arena or Arena(subject, Point("script", model.size), current_world())
         self.saved: Any = None
         """The last copy of a state, of both sides."""
+
+    @functools.cached_property
+    def sides(self) -> Sides:
+        """Subject and references; a move with objects of its own needs none of these."""
+        return Sides(self.arena, self.model)
 
     def compare(self) -> str:
         """Compare this rank's parameters, gradients and buffers with those of its reference."""
@@ -170,21 +174,13 @@ class TrainingMoves(Player):
         sides = self.sides
         used = [skips if rank in skipped_by else () for rank in range(sides.size)]
         for time in range(times):
-            mine = []
-            for number in range(forwards):
-                parts = [batch(self.number, time + 8 * number, rank, rank in rowless) for rank in range(sides.size)]
-                sides.send_buffers()
-                sides.train_twins(parts, used)
-                if synced:
-                    sides.average()
-                mine.append(parts[sides.rank])
+            mine = [
+                sides.train_twins(self.number, time + 8 * each, used, rowless, synced) for each in range(forwards)
+            ]
             with sides.acting(), contextlib.ExitStack() as stack:
                 for replica in [] if synced else sides.replicas:
                     stack.enter_context(unsynced(replica))
-                losses = []
-                for rows, targets in mine:
-                    args, kwargs = packed(rows, packing)
-                    losses.append(loss(sides.ours(*args, skips=used[sides.rank], **kwargs), targets))
+                losses = [sides.loss(rows, targets, used[sides.rank], packing) for rows, targets in mine]
                 for each in losses:
                     each.backward()
         sides.equal = True
@@ -192,8 +188,7 @@ class TrainingMoves(Player):
     @move("parity.train", needs=_stepping_needs, often=2)
     def step(self) -> None:
         """Do one step of the optimizer."""
-        for optimizer in self.sides.optimizers:
-            optimizer.step()
+        self.sides.step()
 
     @move("accumulate", then=_cleared, drawn={"set_to_none": (True, True, False)}, kinds=({}, {"set_to_none": False}))
     def clear(self, set_to_none: bool = True) -> None:

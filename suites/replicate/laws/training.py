@@ -6,18 +6,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from everyrank.fixtures.data import loss
-from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
+from everyrank.suites.arena.subject_errors import plainly, stayed
 from everyrank.suites.compare.comparison import CLOSE_FP64
-from everyrank.suites.compare.reference import Plan, order_matched, whole_batch
-from everyrank.suites.errors import NotApplicable
+from everyrank.suites.compare.reference import Plan, whole_batch
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, Sync, unsynced
+from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
+from everyrank.suites.replicate.law_player import Sync, follow, playing
 from everyrank.suites.replicate.points import AMPLIFIED, TrainingPoint
-from torch import nn
 
 law = CONTRACT.law
 
@@ -40,12 +39,18 @@ def train(arena: Arena, point: TrainingPoint) -> None:
 
     With three or more ranks the order of a sum differs and LBFGS amplifies rounding: three steps, within 1e-6.
     """
-    plan = point.plan
-    tolerance = AMPLIFIED if points.amplifies(plan.row, plan.size) else None
-    arena.follow(plan, arena.build_model(plan), tolerance=tolerance).verdict()
+    amplified = points.amplifies(point.plan.row, point.plan.size)
+    follow(arena, point.plan, tolerance=AMPLIFIED if amplified else None)
 
 
 _Replicated = Literal["several", "nested", "both"]
+
+#: The modules that are replicated, in this order; the whole one has no name.
+_REPLICATED: dict[_Replicated, tuple[str, ...]] = {
+    "several": ("first", "last"),
+    "nested": ("first",),
+    "both": ("last", ""),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,35 +62,18 @@ class SubmodulePoint(TrainingPoint):
 
 def _submodules() -> Iterator[SubmodulePoint]:
     replicated: _Replicated
-    for replicated in get_args(_Replicated):
+    for replicated in _REPLICATED:
         yield from points.each_size(partial(SubmodulePoint, replicated=replicated), 2, 3, label=replicated)
 
 
 @law("parity.submodules", _submodules, groups=("TRAINED",))
 def submodules(arena: Arena, point: SubmodulePoint) -> None:
     """Several replicated submodules train like one module; a nested one is averaged, and nothing else is."""
-    plan = point.plan
-    module = plan.build()
-    first, last = module.get_submodule("first"), module.get_submodule("last")
-    with subject_acts():
-        if point.replicated == "several":
-            module.add_module("first", arena.build(first))
-            module.add_module("last", arena.build(last))
-        elif point.replicated == "both":
-            module.add_module("last", arena.build(last))
-            module = arena.build(module)
-    if point.replicated != "nested":
-        arena.follow(plan, module).verdict()
-        return
-    innermost = nn.Sequential(first)
-    nest = nn.Sequential(nn.Sequential(innermost, nn.Tanh()), last)
-    with subject_acts():
-        innermost[0] = arena.build(first)
-    module.add_module("first", innermost[0])
-    batch = plan.batch(arena.rank, 1)
-    with subject_acts():
-        (nest(batch.inputs) - batch.targets).square().mean().backward()
-    arena.check_gradients(plan, arena.gradients(module), own=lambda name: not name.startswith("first."))
+    with playing(arena, point.plan, replicated=_REPLICATED[point.replicated]) as player:
+        if point.replicated == "nested":
+            player.backwards()
+        else:
+            player.follow()
 
 
 def _layouts() -> Iterator[TrainingPoint]:
@@ -95,16 +83,14 @@ def _layouts() -> Iterator[TrainingPoint]:
 @law("layout", _layouts, groups=("TRAINED",))
 def layout(arena: Arena, point: TrainingPoint) -> None:
     """Parameters that get other strides once they are replicated, as for channels_last, train as in one process."""
-    plan = point.plan
-    module = arena.build_model(plan)
-    for parameter in arena.inside(module).parameters():
-        if parameter.dim() == 2:
-            parameter.data = parameter.data.t().contiguous().t()
-    with warnings.catch_warnings():
+    # A product of transposed memory sums in another order.
+    with playing(arena, point.plan, tolerance=CLOSE_FP64) as player, warnings.catch_warnings():
+        for parameter in player.sides.inside.parameters():
+            if parameter.dim() == 2:
+                parameter.data = parameter.data.t().contiguous().t()
         # DDP warns of it, and that it is no error. Where warnings are errors, the law would not see the values.
         warnings.filterwarnings("ignore", "Grad strides do not match")
-        # A product of transposed memory sums in another order.
-        arena.follow(plan, module, tolerance=CLOSE_FP64).verdict()
+        player.follow()
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -136,8 +122,7 @@ def _options() -> Iterator[OptionPoint]:
 @law("parity.options", _options, groups=("TRAINED",))
 def options(arena: Arena, point: OptionPoint) -> None:
     """Bucket size, gradients as views of buckets and a static graph, if accepted, do not change the result."""
-    plan = point.plan
-    arena.follow(plan, arena.build_if_accepted(plan, **point.options)).verdict()
+    follow(arena, point.plan, options=point.options)
 
 
 def _means() -> Iterator[TrainingPoint]:
@@ -154,8 +139,7 @@ def _means() -> Iterator[TrainingPoint]:
 @law("mean", _means, groups=("TRAINED",))
 def mean(arena: Arena, point: TrainingPoint) -> None:
     """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch."""
-    plan = point.plan
-    arena.follow(plan, arena.build_model(plan), whole_batch(plan), CLOSE_FP64).verdict()
+    follow(arena, point.plan, reference=whole_batch, tolerance=CLOSE_FP64)
 
 
 _Sync = Literal["unsynced", "later", "synced", "local", "forwards-first"]
@@ -203,29 +187,28 @@ def accumulate(arena: Arena, point: AccumulationPoint) -> None:
     This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced,
     and if all forwards come before the first backward.
     """
-    plan, options = point.plan, point.options
-    module = arena.build_if_accepted(plan, **options) if options else arena.build_model(plan)
-    if point.sync == "later":
-        with subject_acts():
-            loss(module, plan.batch(arena.rank, 1)).backward()
-        arena.inside(module).zero_grad()
-    if point.sync == "local":
-        arena.backward(plan, module, 1, "none")
-        arena.check_gradients(plan, arena.gradients(module), own=lambda name: True)
-    else:
-        arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, _SYNCS.get(point.sync, "last")).verdict()
+    alone = point.sync == "local"
+    whole: dict[str, Any] = {} if alone else {"reference": whole_batch, "tolerance": CLOSE_FP64}
+    with playing(arena, point.plan, options=point.options, **whole) as player:
+        if point.sync == "later":
+            player.backward()
+            player.clear()
+        if alone:
+            player.backwards("none")
+        else:
+            player.follow(_SYNCS.get(point.sync, "last"))
 
 
 @law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05), groups=("TRAINED",))
 def clip(arena: Arena, point: TrainingPoint) -> None:
     """Clipping to a norm has the same effect as in one process."""
-    arena.check_training(point.plan)
+    follow(arena, point.plan)
 
 
 @law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True), groups=("TRAINED",))
 def schedule(arena: Arena, point: TrainingPoint) -> None:
     """A schedule of the learning rate has the same effect as in one process."""
-    arena.check_training(point.plan)
+    follow(arena, point.plan)
 
 
 #: The ranks that do not use the branch; negative numbers count from the end.
@@ -260,16 +243,13 @@ def unused(arena: Arena, point: UnusedPoint) -> None:
     That it was used before its gradient was cleared does not count. A subject that must be asked for this takes
     DDP's ``find_unused_parameters``; all others are built without it.
     """
-    plan = point.plan
-    try:
-        module = arena.build_if_accepted(plan, find_unused_parameters=True)
-    except NotApplicable:
-        module = arena.build_model(plan)
-    if point.cleared:
-        with unsynced(module), subject_acts():
-            (loss(module, plan.batch(arena.rank, 1)) * 0).backward()  # about None alone, not about sums
-        arena.inside(module).zero_grad()
-    arena.follow(plan, module).verdict()
+    with playing(arena, point.plan, asked=True) as player:
+        if point.cleared:
+            player.sides.weight = 0.0  # about None alone, not about sums
+            player.backward(synced=False)
+            player.sides.weight = 1.0
+            player.clear()
+        player.follow()
 
 
 def _frozen() -> Iterator[TrainingPoint]:
@@ -280,13 +260,13 @@ def _frozen() -> Iterator[TrainingPoint]:
 @law("frozen", _frozen, groups=("TRAINED",))
 def frozen(arena: Arena, point: TrainingPoint) -> None:
     """A frozen parameter has no gradient and does not change; once unfrozen, it is averaged like the others."""
-    arena.check_training(point.plan)
+    follow(arena, point.plan)
 
 
 @law("tied", lambda: points.plain(2, 3, model="tied", steps=3), groups=("TRAINED",))
 def tied(arena: Arena, point: TrainingPoint) -> None:
     """A parameter with two names is averaged once."""
-    arena.check_training(point.plan)
+    follow(arena, point.plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,22 +287,5 @@ def _rewraps() -> Iterator[RewrapPoint]:
 @law("rewrap", _rewraps, groups=("TRAINED",))
 def rewrap(arena: Arena, point: RewrapPoint) -> None:
     """A parameter replaced after wrapping is averaged like the others, or is refused with an error."""
-    plan = point.plan
-    module = arena.build_model(plan)
-    reference = order_matched(plan)
-    comparison = arena.comparison(reference)
-    for step, expected in enumerate(reference.steps, 1):
-        if step == point.step:
-            last = arena.inside(module).get_submodule("last")
-            last.register_parameter("weight", nn.Parameter(last.get_parameter("weight").detach().clone()))
-        optimizer = plan.optimize(module)  # of the current parameters; this variant keeps no state
-        try:
-            found = arena.step(plan, module, optimizer, step)
-        except Exception:
-            if step < point.step:
-                raise
-            break  # it refuses; a step that went wrong before this one would have failed above
-        arena.compare_gradients(comparison, step, found, expected.gradients)
-        comparison.step(step, arena.values(module), expected.values)
-        arena.load(module, expected.values)
-    comparison.verdict()
+    with playing(arena, point.plan) as player:
+        player.follow(before=lambda number: player.replace(2) if number == point.step else None)
