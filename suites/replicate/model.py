@@ -9,6 +9,7 @@ import torch
 from everyrank.fixtures.models import fill
 from everyrank.suites.moves.model import Param as Param
 from everyrank.suites.moves.model import new_parameters
+from everyrank.suites.replicate.building import Build
 from everyrank.suites.trainer.model import term
 from torch import nn
 
@@ -36,6 +37,16 @@ BUFFERS: dict[str, tuple[Buffer, ...]] = {
 }
 
 
+#: What ``build`` is asked for by these names.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "small-buckets": {"bucket_cap_mb": 0.0001},
+    "bucket-view": {"gradient_as_bucket_view": True},
+    "static-graph": {"static_graph": True},
+    "device": {"device_id": torch.device("cpu")},
+    "own-buffers": {"broadcast_buffers": False},
+}
+
+
 @dataclass(frozen=True)
 class Model:
     """A tree of modules, how the subject is built on it, and an optimizer over its parameters."""
@@ -53,6 +64,16 @@ class Model:
     """Whether ``build`` is asked for ``find_unused_parameters``: without it no script leaves a parameter out."""
     equal_at_once: bool = True
     """Whether values are compared as soon as the module is built; otherwise from the first forward on."""
+
+    @property
+    def build(self) -> Build:
+        """What the subject is asked for."""
+        asked = {"find_unused_parameters": True} if self.asked else {}
+        return Build(
+            PARTS if self.built == "apart" else ("",),
+            "inner" if self.built == "ignored" else "",
+            offers={**_OPTIONS.get(self.built, {}), **asked},
+        )
 
 
 class Part(nn.Module):

@@ -174,7 +174,8 @@ class ApartMoves(ModuleMoves):
     @move("device-id", needs=lambda outline: ["wrong devices"], apart=True)
     def refuse_device(self, given: Any = "cpu") -> None:
         """Build a module like this with an invalid ``device_id``, which must be refused."""
-        error = error_of(lambda: self.arena.build(self.sides.model(SEED, 0, 0), device_id=given))
+        module = self.sides.model(SEED, 0, 0)
+        error = error_of(lambda: self.arena.build(module, device_id=given))
         check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
         check("device_id" in str(error), f"the error does not name device_id: {error}")
 

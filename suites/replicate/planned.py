@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from everyrank.suites.compare.reference import Plan
+from everyrank.suites.replicate.building import Build
 from everyrank.suites.replicate.model import Model, Param
 from torch import nn
 
@@ -21,11 +22,8 @@ class Planned(Model):
 
     plan: Plan
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What ``build`` is asked for. If it refuses one that a subject may refuse, the case is not applicable."""
     replicated: tuple[str, ...] = ("",)
-    """The modules that are replicated, in this order; the whole one has no name."""
     alone: str = ""
-    """The module that is ignored: each rank has values of its own there."""
     own_values: bool = False
     """Whether each rank begins with values of its own, which replicas must not keep."""
     own_buffers: bool = False
@@ -33,6 +31,10 @@ class Planned(Model):
     taking: bool = False
     """Whether a module around the model takes packed inputs, and notes them."""
     device: str = "cpu"
+
+    @property
+    def build(self) -> Build:
+        return Build(self.replicated, self.alone, self.options, super().build.offers)
 
 
 def planned(plan: Plan, **start: Any) -> Planned:

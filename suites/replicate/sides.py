@@ -6,7 +6,7 @@ After each comparison the subject goes on from the reference's gradients, so ste
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.together import Rejected
-from everyrank.suites.replicate.arena import Arena, dense
-from everyrank.suites.replicate.model import PARTS, Model, batch, buffer_values, loss, make, packed
+from everyrank.suites.replicate.arena import LOCAL_BUFFERS, Arena, dense
+from everyrank.suites.replicate.model import Model, batch, buffer_values, loss, make, packed
 from everyrank.suites.replicate.twins import Twins
 from torch import nn
 
@@ -25,17 +25,6 @@ _OPTIMIZERS: dict[str, Any] = {
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1),
 }
-
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "small-buckets": {"bucket_cap_mb": 0.0001},
-    "bucket-view": {"gradient_as_bucket_view": True},
-    "static-graph": {"static_graph": True},
-    "device": {"device_id": torch.device("cpu")},
-    "own-buffers": {"broadcast_buffers": False},
-}
-
-#: Options that a subject may refuse.
-_OFFERED = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 
 #: The seed of a module into which a state is loaded: none of its values may stay.
 FRESH = SEED + 50
@@ -48,6 +37,9 @@ class Sides:
         self.arena, self.made_of = arena, made_of
         self.rank, self.size = arena.rank, arena.size
         self.equal = made_of.equal_at_once
+        # What build is asked for counts more than what the subject does unasked.
+        asked = {**made_of.build.options, **made_of.build.offers}
+        self.local_buffers = not asked.get("broadcast_buffers", LOCAL_BUFFERS not in arena.subject.declares)
         self.frozen = {number for number, param in enumerate(made_of.params) if param.frozen}
         self.replaced = False
         self.when = ""
@@ -58,10 +50,13 @@ class Sides:
 
     def begin(self, seed: int, number: int = 0) -> None:
         """Make a model with its own values on each rank, and references with the values that replicas must have."""
-        twins = [self.model(seed, rank, number) for rank in self.ranks]
-        self.twins = Twins(twins, self.ignored, self.local_buffers)
-        self.replicas: list[nn.Module] = []
-        self.ours = self._built(self.model(seed, self.rank, number))
+        build = self.made_of.build
+        twins = [self.model(seed, rank, number) for rank in range(self.size)]
+        self.twins = Twins(twins, build.keeps, self.local_buffers)
+        self.ours, self.replicas = build.on(self.arena, self.model(seed, self.rank, number))
+        if self.made_of.built == "own-buffers":  # no law states the initial value of a buffer that is not sent
+            for name, buffer in self.inside.named_buffers():
+                buffer.copy_(self.twin.get_buffer(name))
         self.optimize()
 
     def model(self, seed: int, rank: int, number: int) -> nn.Module:
@@ -73,65 +68,10 @@ class Sides:
             buffer.copy_(buffer_values(buffer, number, rank))
         return model
 
-    def _built(self, model: nn.Module) -> nn.Module:
-        for name in filter(None, self.replicated):
-            model.add_module(name, self._build(model.get_submodule(name)))
-        if "" not in self.replicated:
-            return model
-        return self._build(model, **({"ignored_modules": [model.get_submodule(self.alone)]} if self.alone else {}))
-
-    def _build(self, module: nn.Module, **given: Any) -> nn.Module:
-        options = {**given, **self.options}
-        while True:
-            with subject_acts():
-                try:
-                    built = self.arena.build(module, **options)
-                    break
-                except TypeError as error:
-                    refused = [name for name in options if name in _OFFERED and name in str(error)]
-                    if not refused:
-                        raise
-                    refusal = error
-            self.refused(refused[0], refusal)
-            del options[refused[0]]
-        if self.made_of.built == "own-buffers":  # no law states the initial value of a buffer that is not sent
-            for name, buffer in self.arena.inside(built).named_buffers():
-                buffer.copy_(self.twin.get_buffer(name))
-        self.replicas.append(built)
-        return built
-
-    @property
-    def replicated(self) -> tuple[str, ...]:
-        """The modules that are replicated, in this order; the whole one has no name."""
-        return PARTS if self.made_of.built == "apart" else ("",)
-
-    @property
-    def alone(self) -> str:
-        """The module that is not replicated, if there is one."""
-        return "inner" if self.made_of.built == "ignored" else ""
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What ``build`` is asked for."""
-        asked = {"find_unused_parameters": True} if self.made_of.asked else {}
-        return {**_OPTIONS.get(self.made_of.built, {}), **asked}
-
-    @property
-    def local_buffers(self) -> bool:
-        return self.arena.local_buffers or self.made_of.built == "own-buffers"
-
-    def refused(self, option: str, error: TypeError) -> None:
-        """Build without an option that the subject refuses."""
-
     def optimize(self) -> None:
         """Make a new optimizer over each model."""
         construct = _OPTIMIZERS[self.made_of.optimizer]
         self.optimizers = [construct(list(self.named(model).values())) for _, model in self.models]
-
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks that have a reference here."""
-        return [*range(self.size)]
 
     @property
     def twin(self) -> Any:
@@ -141,7 +81,7 @@ class Sides:
     @property
     def models(self) -> list[tuple[int, nn.Module]]:
         """All references, and last the subject's module, each with the rank whose data it gets."""
-        return [*zip(self.ranks, self.twins.models, strict=True), (self.rank, self.inside)]
+        return [*enumerate(self.twins.models), (self.rank, self.inside)]
 
     @property
     def inside(self) -> nn.Module:
@@ -158,10 +98,6 @@ class Sides:
     def param(self, model: nn.Module, number: int) -> nn.Parameter:
         """Return the parameter of this number."""
         return self.named(model)[self.made_of.params[number].name]
-
-    def ignored(self, name: str) -> bool:
-        """Return whether each rank keeps this parameter to itself."""
-        return bool(self.alone) and name.startswith(f"{self.alone}.")
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
@@ -180,7 +116,7 @@ class Sides:
         self, number: int, time: int, skips: Sequence[tuple[int, ...]], rowless: Sequence[int], synced: bool
     ) -> Any:
         """Run a backward on the references, each on the rows of its rank; return the rows and targets of this one."""
-        parts = [batch(number, time, rank, rank in rowless) for rank in self.ranks]
+        parts = [batch(number, time, rank, rank in rowless) for rank in range(self.size)]
         self.twins.send_buffers()
         self.twins.train(parts, skips)
         if synced:
@@ -210,7 +146,7 @@ class Sides:
             same(parameter.detach(), expected.detach(), name)
             frozen = "requires" if expected.requires_grad else "does not require"
             check(parameter.requires_grad == expected.requires_grad, f"{name} no longer {frozen} grad")
-            if name in self.twins.left and not self.ignored(name) and parameter.grad is not None:
+            if name in self.twins.left and not self.twins.ignored(name) and parameter.grad is not None:
                 self.twins.let_average(name, parameter.grad.detach(), self._bound)
             self._compare_gradient(name, parameter, expected)
         self.twins.left = set()

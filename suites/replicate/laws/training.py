@@ -26,7 +26,7 @@ def plainest(arena: Arena) -> None:
     plan = Plan(arena.size, steps=1, variant="defaults")
     with plainly("build, of a small model,"):
         module = arena.build(plan.build())
-    for name, value in arena.values(module).items():
+    for name, value in arena.wrappers.parameters(module):
         stayed(name, value.device, "cpu")
     with plainly("forward and backward"):
         loss(module, plan.batch(arena.rank, 1)).backward()
@@ -142,41 +142,31 @@ def mean(arena: Arena, point: TrainingPoint) -> None:
     follow(arena, point.plan, reference=whole_batch, tolerance=CLOSE_FP64)
 
 
-_Sync = Literal["unsynced", "later", "synced", "local", "forwards-first"]
-
-_SYNCS: dict[_Sync, Sync] = {"synced": "all", "forwards-first": "after-all"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class AccumulationPoint(TrainingPoint):
-    """A point that fixes which of several backwards are synced.
+    """A point that fixes which of several backwards are synced; ``later``: a batch before, which does not count."""
 
-    That is only the last; also the very first, of a batch that does not count; all, which may begin after the last
-    forward; or, for ``local``, none.
-    """
-
-    sync: _Sync
+    sync: Sync = "last"
+    later: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _accumulations() -> Iterator[AccumulationPoint]:
-    unsynced_first = partial(AccumulationPoint, sync="unsynced")
     for parts in (2, 3, 5):
         core = (3,) if parts == 3 else ()
-        yield from points.each_size(unsynced_first, 1, 2, 3, label=f"parts{parts}", core=core, parts=parts)
+        yield from points.each_size(AccumulationPoint, 1, 2, 3, label=f"parts{parts}", core=core, parts=parts)
     # Options that learn from the first backward or keep gradients in their own memory, with the first synced or not.
-    with_later: tuple[_Sync, ...] = ("unsynced", "later")
     for name in ("bucket-view", "static-graph"):
-        for sync in with_later:
-            core = (2,) if sync == "unsynced" else ()
-            make = partial(AccumulationPoint, sync=sync, options=_OPTIONS[name])
-            yield from points.each_size(make, 2, label=f"{name}-{sync}", core=core, parts=2, steps=3)
+        for label in ("unsynced", "later"):
+            core = (2,) if label == "unsynced" else ()
+            make = partial(AccumulationPoint, later=label == "later", options=_OPTIONS[name])
+            yield from points.each_size(make, 2, label=f"{name}-{label}", core=core, parts=2, steps=3)
     yield from points.each_size(
-        unsynced_first, 2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr"
+        AccumulationPoint, 2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr"
     )
-    yield from points.each_size(partial(AccumulationPoint, sync="synced"), 2, 3, label="synced", parts=3)
-    yield from points.each_size(partial(AccumulationPoint, sync="local"), 2, 3, label="local", parts=2)
-    forwards_first = partial(AccumulationPoint, sync="forwards-first")
+    yield from points.each_size(partial(AccumulationPoint, sync="all"), 2, 3, label="synced", parts=3)
+    yield from points.each_size(partial(AccumulationPoint, sync="none"), 2, 3, label="local", parts=2)
+    forwards_first = partial(AccumulationPoint, sync="after-all")
     yield from points.each_size(forwards_first, 2, 3, label="forwards-first", core=(2,), parts=2)
 
 
@@ -187,16 +177,16 @@ def accumulate(arena: Arena, point: AccumulationPoint) -> None:
     This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced,
     and if all forwards come before the first backward.
     """
-    alone = point.sync == "local"
+    alone = point.sync == "none"
     whole: dict[str, Any] = {} if alone else {"reference": whole_batch, "tolerance": CLOSE_FP64}
     with playing(arena, point.plan, options=point.options, **whole) as player:
-        if point.sync == "later":
+        if point.later:
             player.backward()
             player.clear()
         if alone:
             player.backwards("none")
         else:
-            player.follow(_SYNCS.get(point.sync, "last"))
+            player.follow(sync=point.sync)
 
 
 @law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05), groups=("TRAINED",))
@@ -260,7 +250,12 @@ def _frozen() -> Iterator[TrainingPoint]:
 @law("frozen", _frozen, groups=("TRAINED",))
 def frozen(arena: Arena, point: TrainingPoint) -> None:
     """A frozen parameter has no gradient and does not change; once unfrozen, it is averaged like the others."""
-    follow(arena, point.plan)
+    with playing(arena, point.plan) as player:
+        if point.plan.thaw:
+            player.follow(point.plan.thaw - 1)
+            for param in sorted(player.sides.frozen):
+                player.thaw(param)
+        player.follow()
 
 
 @law("tied", lambda: points.plain(2, 3, model="tied", steps=3), groups=("TRAINED",))
@@ -288,4 +283,6 @@ def _rewraps() -> Iterator[RewrapPoint]:
 def rewrap(arena: Arena, point: RewrapPoint) -> None:
     """A parameter replaced after wrapping is averaged like the others, or is refused with an error."""
     with playing(arena, point.plan) as player:
-        player.follow(before=lambda number: player.replace(2) if number == point.step else None)
+        player.follow(point.step - 1)
+        player.replace([*player.sides.values].index("last.weight"))
+        player.follow()
