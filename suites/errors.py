@@ -18,6 +18,9 @@ MISSING = "missing"
 #: the subject could build on, and that state this deviation.
 STATED = "stated-by"
 
+#: The property of a red case that may have the cause of another one: the first of its law and subject in the run.
+LIKE = "red-like"
+
 
 def declaration(names: Iterable[str]) -> str:
     """Return what a subject writes to declare that it lacks these capabilities."""

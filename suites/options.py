@@ -1,10 +1,11 @@
-"""The options ``--generate``, ``--generate-seed`` and ``--generate-draw``, and what they ask for."""
+"""The options ``--generate``, ``--generate-seed`` and ``--generate-draw``, and what they ask for; a shared folder."""
 
 from __future__ import annotations
 
 import importlib.util
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from everyrank.model.counts import count
@@ -14,6 +15,10 @@ GENERATE = "generate"
 
 #: The value of ``--generate-seed`` that stands for a new number each time.
 FREE = "free"
+
+#: The option that names a folder of all workers of pytest-xdist, since each has a run's folder of its own. Nobody
+#: gives it: it is an option so that it travels to spawned ranks.
+SHARED = "everyrank_shared_folder"
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,9 @@ def installed() -> bool:
 
 
 def configure(config: pytest.Config) -> None:
-    """Note the plan, and refuse wrong options."""
+    """Note the plan and the shared folder, and refuse wrong options."""
+    if hasattr(config, "workerinput") and (own := config.getoption("basetemp", None)):
+        setattr(config.option, SHARED, str(Path(own).parent))
     draws, seed, draw = (config.getoption(f"generate{name}") for name in ("", "_seed", "_draw"))
     if not draws and not draw:
         return

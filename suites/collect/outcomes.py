@@ -10,7 +10,7 @@ import pytest
 from everyrank.model.counts import count
 from everyrank.model.outcome import NOT_TRIED, RED
 from everyrank.suites.collect.stash import LEFT_OUT
-from everyrank.suites.errors import STATED, undeclared
+from everyrank.suites.errors import LIKE, STATED, undeclared
 
 
 class Outcomes:
@@ -23,6 +23,7 @@ class Outcomes:
         self._missing: dict[str, set[str]] = {}  # what each subject lacks and does not declare
         self._needing: set[tuple[str, str]] = set()  # cases that need it
         self._stated: dict[tuple[str, str], list[str]] = {}  # cases that a ledger could declare, and those that do
+        self._like: dict[tuple[str, str], str] = {}  # red cases that may have the cause of another test: which one
         self._with_ledger: set[str] = set()  # the subjects that have a ledger of their own
         self._since = time.monotonic()
 
@@ -39,6 +40,9 @@ class Outcomes:
                 if "missing" in properties:
                     self._missing.setdefault(cell[0], set()).update(properties["missing"].split())
                     self._needing.add(cell)
+                self._like.pop(cell, None)
+                if LIKE in properties:
+                    self._like[cell] = properties[LIKE]
                 if STATED in properties:
                     self._stated[cell] = properties[STATED].split()
                 if "ledger-file" in properties:
@@ -58,6 +62,10 @@ class Outcomes:
             left = sum(self.cells[cell] == "not-run" for cell in self._needing if cell[0] == subject)
             tried = f"{count(left, 'case')} not tried: " if left else ""
             terminalreporter.write_line(f"conformance: {tried}{undeclared(subject, names)}")
+        for first, number in Counter(self._like.values()).most_common():
+            terminalreporter.write_line(
+                f"conformance: {first}, and {number} like it: one cause may make all of them red"
+            )
         for subject in sorted({subject for subject, _ in self._stated}):
             if hint := self._to_declare(subject, config.getoption("run_file", None) or ""):
                 terminalreporter.write_line(f"conformance: {hint}")

@@ -10,6 +10,7 @@ from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.crossing import Crossing, stored
+from everyrank.suites.moves.first import first_red
 from everyrank.suites.moves.player import Player, play_or_raise
 from everyrank.suites.moves.printing import printed
 from everyrank.suites.moves.script import Script
@@ -94,7 +95,12 @@ def _fitted(cases: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def _explain(subject: Subject, point: CrossingPoint) -> str:
-    """Return a short script that fails as well, as a test."""
+    """Return a short script that fails as well, as a test; or the script itself, if another case was red before."""
     player = _player(subject)
-    found = shortest(subject, point.script(player), point.features(player))
-    return f"{found.problem}\n\nas a test:\n\n{printed(subject, found.script)}"
+    script = point.script(player)
+    first = first_red(subject.name, subject.contract_name, CROSSINGS)
+    if first is None:
+        found = shortest(subject, script, point.features(player))
+        return f"{found.problem}\n\nas a test:\n\n{printed(subject, found.script)}"
+    line = f"its cause may be that of {first}, for which the script was made short; alone, it is made short here, too"
+    return f"{line}\n\nas a test:\n\n{printed(subject, script)}"

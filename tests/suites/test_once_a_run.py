@@ -12,6 +12,7 @@ from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.compare.stored import MOST_BYTES, stored
 from everyrank.suites.compare.trajectory import Step, Trajectory, from_bytes, to_bytes
 from everyrank.suites.engine.contract import contract
+from everyrank.suites.moves.first import claimed
 from everyrank.suites.replicate.points import TrainingPoint
 
 from tests.inner import Project
@@ -164,6 +165,15 @@ def test_a_first_step_is_trained_again_only_if_the_longer_training_fails(
     cases = [_FIRST, _LONGER] if laws.endswith("*") else [_FIRST]
     assert ends == {case: "failed" if case in failing else "passed" for case in cases}
     assert built.read_text() == "b" * (1 + trainings), "the plainest use, before the first case, builds one too"
+
+
+def test_the_first_red_case_of_a_run_is_the_first_when_it_runs_again_and_each_is_without_a_folder(
+    tmp_path: Path,
+) -> None:
+    file = str(tmp_path / "first-red")
+    assert [claimed(file, test) for test in ("a", "b", "a")] == ["a", "a", "a"]
+    gone = str(tmp_path / "gone" / "first-red")
+    assert [claimed(gone, test) for test in ("a", "b")] == ["a", "b"]
 
 
 def test_no_garbage_collection_looks_at_the_cases(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,6 +230,22 @@ def test_one_file_gives_a_contract_crossings_that_find_a_bad_subject(moving: Pro
     assert "mean: move 2, average(): on rank 0: the mean is" in text
     assert "        player.draw(number=" in text
     assert text.count("        player.") == 2
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_of_two_red_crossings_of_a_subject_workers_make_the_first_alone_short(moving: Project, launcher: str) -> None:
+    chosen = ("--law=crossings", "--profile=full", "-k", "bad and ws3")
+    inner = moving.run("test_moving.py", *chosen, "-n", "2", "--launcher", launcher)
+    assert list(inner.outcomes().values()) == ["failed"] * 2
+    first, other = sorted(inner.tests.values(), key=lambda test: "may be that of" in test.text)
+    assert first.text.count("        player.") == 2
+    assert "may be that of" not in first.text
+    assert f"its cause may be that of {first.nodeid}, for which the script was made short" in other.text
+    assert other.text.count("        player.") > 2
+    assert all(
+        re.search(r"\n  mean: move \d+, average\(\): on rank 0: the mean is", test.text) for test in (first, other)
+    )
+    assert f"conformance: {first.nodeid}, and 1 like it: one cause may make all of them red" in inner.out
 
 
 @pytest.mark.group("packages")
