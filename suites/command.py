@@ -32,13 +32,14 @@ def count(arguments: Sequence[str]) -> int:
 
     The name of a contract stands for a subject that claims all of it. A row of the optimizer table that the subject's
     module registers is counted with the others: so this shows what a value costs. --laws and --lacks print what the
-    contract asks for instead.
+    contract asks for instead, and --moves which kinds of state its scripts change and read.
     """
     parser = argparse.ArgumentParser("everyrank cases", description=count.__doc__)
     parser.add_argument("subject", help=f"module:NAME of a Subject, or a contract: {', '.join(contracts())}")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--laws", action="store_true", help="print the laws")
     instead.add_argument("--lacks", action="store_true", help="print the names of what a subject may lack")
+    instead.add_argument("--moves", action="store_true", help="print the kinds of state by moves, with the holes")
     given = parser.parse_args(arguments)
     named = given.subject
 
@@ -47,8 +48,9 @@ def count(arguments: Sequence[str]) -> int:
     sys.path.insert(0, os.getcwd())
     try:
         subject, folder = named_subject.load(named) if ":" in named else (Subject(named, named, print), None)
-        if given.laws or given.lacks:
-            lines = list((listing.laws if given.laws else listing.lacks)(contract(subject.contract)))
+        asked = [name for name in ("laws", "lacks", "moves") if getattr(given, name)]
+        if asked:
+            lines = list(getattr(listing, asked[0])(contract(subject.contract)))
         else:
             lines = list(cost.table(subject, folder))
     except (DeclarationError, LedgerError) as error:

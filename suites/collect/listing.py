@@ -1,4 +1,4 @@
-"""What a contract asks for, as text: its laws, and the names of what a subject may lack."""
+"""What a contract asks for, as text: its laws, the names of what a subject may lack, and what its moves change."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from everyrank.suites.engine.capability import capabilities
 from everyrank.suites.engine.contract import Contract
+from everyrank.suites.errors import DeclarationError
+from everyrank.suites.moves import states
 
 
 def lacks(chosen: Contract) -> Iterator[str]:
@@ -23,3 +25,10 @@ def laws(chosen: Contract) -> Iterator[str]:
         yield law.id
         yield from (f"    {line}".rstrip() for line in inspect.cleandoc(law.check.__doc__ or "").splitlines())
         yield ""
+
+
+def moves(chosen: Contract) -> Iterator[str]:
+    """Yield the table of the kinds of state by moves. Raise DeclarationError if the contract has no moves."""
+    if chosen.player is None:
+        raise DeclarationError(f"{chosen.name} has no moves")
+    return states.table(chosen.part("player"))

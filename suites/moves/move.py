@@ -60,6 +60,10 @@ class Move:
     """The move that must have come before, such as a save before a load: if it is drawn, that is drawn with it."""
     shown_by: str = ""
     """The move that shows its effect: if it is drawn, that often follows."""
+    writes: Sequence[str] = ()
+    """The kinds of state that it may change; see ``states.KINDS``."""
+    reads: Sequence[str] = ()
+    """The kinds of state that it looks at: on which it depends what it does, rightly or by a subject's mistake."""
     apart: bool = False
     """Whether it has objects of its own: then it is crossed with models, and not with other moves."""
 

@@ -60,6 +60,8 @@ class Player:
     """What draws a model, as ``package.module:ModelDrawing``; without it, each trait is drawn on its own."""
     crossings: ClassVar[str] = ""
     """The file beside the player's module in which its crossings are kept, if it takes long to make them."""
+    holes: ClassVar[Mapping[str, str]] = {}
+    """For each kind of state that no move changes before a save, or that none reads after, the reason."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
     """The world sizes of draws."""
     driven: ClassVar[bool] = False

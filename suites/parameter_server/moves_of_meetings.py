@@ -73,6 +73,8 @@ class MeetingMoves(RoundMoves):
         then=_met,
         kinds=tuple({"first": _near(0), "second": _near(-1), "line": line} for line in (6, 16)),
         often=4,
+        writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
     )
     def meet(self, first: int, second: int, line: int = 0) -> None:
         """Stop a report at a line of the server, until another has been made or waits for a lock."""
@@ -105,6 +107,8 @@ class MeetingMoves(RoundMoves):
         },
         kinds=tuple({"last": _last, "late": _late, "line": line} for line in (0, 8)),
         often=2,
+        writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
     )
     def overlap(self, last: int, late: int, line: int = 0) -> None:
         """Fill the round, and stop its update at a line of the server, until a trainer has reported for the next one.
@@ -142,6 +146,8 @@ class MeetingMoves(RoundMoves):
         drawn={"trainer": lambda outline: outline.near_absent, "last": (False, True)},
         kinds=({"trainer": _last},),
         often=2,
+        writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
     )
     def report_when_answered(self, trainer: int, last: bool = False) -> None:
         """Fill the round, and let a trainer report for the next one in the call that answers it.

@@ -157,6 +157,8 @@ class RoundMoves(Player):
             {"trainer": _last_trainer, "value": "nan"},
         ),
         often=4,
+        writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
     )
     def report(self, trainer: int, missing: tuple[int, ...] = (), value: str = "") -> None:
         """Let a trainer report; all are answered when the round is full.
@@ -180,6 +182,8 @@ class RoundMoves(Player):
         drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
         kinds=({}, {"reverse": True}, {"missing": first_trained}, {"large": True}),
         often=4,
+        writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
     )
     def fill(self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False) -> None:
         """Let all trainers report that have not, in their order or in reverse, and so make the round full."""
@@ -203,6 +207,7 @@ class RoundMoves(Player):
             {"trainer": _next_trainer, "defect": "nan", "param": -1},
         ),
         often=3,
+        reads=("round",),
     )
     def refuse(self, trainer: int, defect: str, param: int = 0) -> None:
         """Let a trainer make a wrong report, which is refused: the round is as if it had not reported.
@@ -218,6 +223,8 @@ class RoundMoves(Player):
         then=_expired,
         often=3,
         after="report",
+        writes=("round",),
+        reads=("round",),
     )
     def expire(self) -> None:
         """Let nobody else report: all that have are refused in time."""
@@ -230,6 +237,8 @@ class RoundMoves(Player):
         kinds=({"trainer": _waiting}, {"trainer": _with_answer}, {"trainer": _with_answer, "answer": True}),
         often=2,
         after="report",
+        writes=("gradient", "answer"),
+        reads=("gradient", "answer"),
     )
     def overwrite(self, trainer: int, answer: bool = False) -> None:
         """Let a trainer overwrite the gradients that it reported last, or the last answer that it got."""

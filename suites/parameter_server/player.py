@@ -44,6 +44,16 @@ class ServerPlayer(MeetingMoves):
 
     features = FEATURES
     crossings = "crossings.txt"
+    holes = {
+        "buffer": "open: no move changes one of the module on the server",
+        "option": "the contract gives no access to the optimizer on the server",
+        "group": "the contract gives no access to the optimizer on the server",
+        "frozen": "open: what is frozen stays so",
+        "scheduler": "the contract gives no access to the optimizer on the server",
+        "generator": "a server computes no forward",
+        "hook": "the contract gives no access to the optimizer on the server",
+        "saved state": "the contract does not ask for states",
+    }
     outline = Outline
     drawing = "everyrank.suites.parameter_server.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")

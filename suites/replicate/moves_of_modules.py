@@ -103,6 +103,7 @@ class ModuleMoves(TrainingMoves):
         kinds=({}, {"reassigned": True}),
         shown_by="backward",
         often=2,
+        writes=("buffer",),
     )
     def set_buffers(self, reassigned: bool = False) -> None:
         """Give each rank its own values in all buffers; if ``reassigned``, as new tensors."""
@@ -114,7 +115,7 @@ class ModuleMoves(TrainingMoves):
                 else:
                     buffer.copy_(value)
 
-    @move("buffers", needs=_evaluating_needs, then=_evaluated)
+    @move("buffers", needs=_evaluating_needs, then=_evaluated, writes=("buffer",), reads=("parameter", "buffer"))
     def evaluate(self) -> None:
         """Run one forward in eval, without gradients."""
         sides = self.sides
@@ -134,6 +135,8 @@ class ModuleMoves(TrainingMoves):
         then=_saved,
         drawn={"inside": (False, True)},
         kinds=({}, {"inside": True}),
+        writes=("saved state",),
+        reads=("parameter", "buffer", "optimizer state"),
     )
     def save(self, inside: bool = False) -> None:
         """Copy the state dicts of module and optimizer; if ``inside``, that of the module inside of the wrapper."""
@@ -153,6 +156,8 @@ class ModuleMoves(TrainingMoves):
         often=2,
         after="save",
         shown_by="backward",
+        writes=("parameter", "gradient", "buffer", "optimizer state", "frozen", "sync"),
+        reads=("saved state",),
     )
     def load(self, fresh: bool = False) -> None:
         """Load the last copy into the same objects, or into fresh ones."""

@@ -156,6 +156,8 @@ class TrainingMoves(Player):
             {"synced": False, "packing": "keyword"},
         ),
         often=5,
+        writes=("gradient", "buffer", "sync"),
+        reads=("parameter", "gradient", "buffer", "frozen", "sync"),
     )
     def backward(
         self,
@@ -185,12 +187,24 @@ class TrainingMoves(Player):
                     each.backward()
         sides.equal = True
 
-    @move("parity.train", needs=_stepping_needs, often=2)
+    @move(
+        "parity.train",
+        needs=_stepping_needs,
+        often=2,
+        writes=("parameter", "optimizer state"),
+        reads=("parameter", "gradient", "optimizer state"),
+    )
     def step(self) -> None:
         """Do one step of the optimizer."""
         self.sides.step()
 
-    @move("accumulate", then=_cleared, drawn={"set_to_none": (True, True, False)}, kinds=({}, {"set_to_none": False}))
+    @move(
+        "accumulate",
+        then=_cleared,
+        drawn={"set_to_none": (True, True, False)},
+        kinds=({}, {"set_to_none": False}),
+        writes=("gradient",),
+    )
     def clear(self, set_to_none: bool = True) -> None:
         """Clear all gradients."""
         for _, model in self.sides.models:
@@ -203,6 +217,7 @@ class TrainingMoves(Player):
         drawn={"to": lambda outline: subsets(outline.givable)[1:], "own": (False, True)},
         kinds=({"to": _first_givable}, {"to": _first_givable, "own": True}),
         shown_by="backward",
+        writes=("gradient",),
     )
     def give(self, to: tuple[int, ...], own: bool = False) -> None:
         """Set the gradients of these parameters by hand; if ``own``, to a different value on each rank.
@@ -221,6 +236,7 @@ class TrainingMoves(Player):
         drawn={"param": lambda outline: range(outline.count)},
         kinds=({"param": lambda outline: _first({*range(outline.count)} - outline.frozen)},),
         shown_by="backward",
+        writes=("frozen", "gradient"),
     )
     def freeze(self, param: int) -> None:
         """Clear a parameter's gradient and freeze it."""
@@ -233,6 +249,7 @@ class TrainingMoves(Player):
         drawn={"param": lambda outline: sorted(outline.frozen)},
         kinds=({"param": lambda outline: _first(outline.frozen)},),
         shown_by="backward",
+        writes=("frozen", "gradient"),
     )
     def thaw(self, param: int) -> None:
         """Thaw a parameter."""
@@ -252,6 +269,8 @@ class TrainingMoves(Player):
         drawn={"param": lambda outline: outline.replaceable},
         kinds=({"param": lambda outline: _first(outline.replaceable)},),
         shown_by="backward",
+        writes=("parameter", "gradient", "optimizer state"),
+        reads=("parameter", "frozen"),
     )
     def replace(self, param: int) -> None:
         """Replace a parameter by a new one with the same values, and make a new optimizer."""

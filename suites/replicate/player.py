@@ -30,6 +30,14 @@ class ReplicatePlayer(ApartMoves):
     features = FEATURES
     claims = {NAMES_RANKS: frozenset({"errors", "idle ranks"})}
     crossings = "crossings.txt"
+    holes = {
+        "step count": "the optimizers are plain torch.optim's, which no subject has",
+        "option": "the optimizers are plain torch.optim's, which no subject has",
+        "group": "the optimizers are plain torch.optim's, which no subject has",
+        "scheduler": "the optimizers are plain torch.optim's, which no subject has",
+        "generator": "open: no model draws numbers, as dropout does",
+        "hook": "open: no move adds a hook to a parameter or a module",
+    }
     outline = Outline
     named_by = ("built", "param1", "param2", "param3")
     called = {"": "whole"}

@@ -25,6 +25,8 @@ class ChangeMoves(StepMoves):
         drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
         kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
         shown_by="step",
+        writes=("option",),
+        reads=("option",),
     )
     def change(self, option: str = "lr", factor: float = 0.5, by: int = 0) -> None:
         """Multiply an option by hand, if the subject has ``param_groups``."""
@@ -50,6 +52,7 @@ class ChangeMoves(StepMoves):
         drawn={"param": lambda outline: outline.trained},
         kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="step",
+        writes=("frozen",),
     )
     def freeze(self, param: int) -> None:
         """Freeze a parameter, on its owner."""
@@ -63,6 +66,7 @@ class ChangeMoves(StepMoves):
         drawn={"param": lambda outline: sorted(outline.frozen)},
         kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="step",
+        writes=("frozen",),
     )
     def thaw(self, param: int) -> None:
         """Thaw a parameter, on its owner."""
@@ -72,7 +76,7 @@ class ChangeMoves(StepMoves):
         for tensor in self.sides.both(param):
             tensor.requires_grad_(required)
 
-    @move("parity.trajectory", shown_by="step")
+    @move("parity.trajectory", shown_by="step", writes=("parameter",))
     def overwrite(self) -> None:
         """Let each owner give its parameters other values, as a checkpoint that is loaded does."""
         sides = self.sides
@@ -90,6 +94,7 @@ class ChangeMoves(StepMoves):
             {"param": lambda outline: first_of(outline.others)},
         ),
         shown_by="step",
+        writes=("gradient",),
     )
     def leave(self, param: int) -> None:
         """Let the owner of a parameter set its ``.grad`` by hand: no step uses it, or clears another's."""

@@ -127,6 +127,8 @@ class ErrorMoves(ChangeMoves):
         ),
         often=4,
         shown_by="step",
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def fail(
         self,
@@ -170,6 +172,8 @@ class ErrorMoves(ChangeMoves):
         drawn={"owner": _owners, "by": numbers},
         kinds=({"owner": _last_owner},),
         often=2,
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def wait(self, owner: int, by: int = 0) -> None:
         """Do a step that waits on this owner until the kit releases it: it does not return earlier."""
@@ -186,6 +190,8 @@ class ErrorMoves(ChangeMoves):
         drawn={"by": lambda outline: [(0, 0), (0, len(outline.model.optimizers) - 1)]},
         kinds=({}, {"by": lambda outline: None if second(outline) is None else (0, 1)}),
         often=2,
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def together(self, by: tuple[int, int] = (0, 0)) -> None:
         """Do two steps of a parameter at the same time: they are serialized."""
@@ -262,6 +268,8 @@ class ErrorMoves(ChangeMoves):
         drawn={"by": numbers, "other_rate": (False, True)},
         kinds=({}, {"by": second, "other_rate": True}),
         shown_by="step",
+        writes=("optimizer state", "step count", "option"),
+        reads=("context",),
     )
     def renew(self, by: int = 0, other_rate: bool = False) -> None:
         """Drop an optimizer, so that no owner keeps it, and build it anew, without its state."""
@@ -288,6 +296,8 @@ class ErrorMoves(ChangeMoves):
         },
         kinds=({"variant": "momentum"}, {"name": "Adam", "variant": "everything"}),
         often=2,
+        writes=("parameter",),
+        reads=("parameter", "gradient", "context", "frozen"),
     )
     def another(self, name: str = "SGD", variant: str = "lr", given: str = "named") -> None:
         """Build one more optimizer over the first one's parameters, do two steps, and drop it."""

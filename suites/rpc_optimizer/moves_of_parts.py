@@ -38,6 +38,18 @@ class PartMoves(ErrorMoves):
         drawn={"part": tuple(surface.PARTS), "by": numbers},
         kinds=({"part": "scheduler"}, {"part": "deepcopy"}),
         often=2,
+        writes=("option", "scheduler", "hook", "parameter", "optimizer state", "step count"),
+        reads=(
+            "scheduler",
+            "hook",
+            "gradient",
+            "context",
+            "frozen",
+            "option",
+            "parameter",
+            "optimizer state",
+            "step count",
+        ),
     )
     def use(self, part: str, by: int = 0) -> None:
         """Use a part of an optimizer besides its step, and step; a subject may refuse it with any error."""
@@ -71,6 +83,8 @@ class PartMoves(ErrorMoves):
         needs=lambda outline, given, by: [f"use of {given}", *trained_by(outline, by)],
         drawn={"given": _CLOSURES, "by": numbers},
         kinds=({},),
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def step_with_closure(self, given: str = "closure", by: int = 0) -> None:
         """Do a step with a closure, whose backward makes the gradients; a subject may refuse it with any error."""
@@ -90,6 +104,8 @@ class PartMoves(ErrorMoves):
         needs=lambda outline, by: ["use of state-dict", *only_if(outline.client((by,)) is not None)],
         then=_saved,
         drawn={"by": numbers},
+        writes=("saved state",),
+        reads=("optimizer state", "step count", "option"),
     )
     def save(self, by: int = 0) -> None:
         """Copy an optimizer's state dict, if it has one."""
@@ -106,6 +122,8 @@ class PartMoves(ErrorMoves):
         often=2,
         after="save",
         shown_by="step",
+        writes=("optimizer state", "step count", "option"),
+        reads=("saved state",),
     )
     def load(self, by: int = 0) -> None:
         """Load the last copy of an optimizer's state dict."""

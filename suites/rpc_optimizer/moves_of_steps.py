@@ -156,6 +156,8 @@ class StepMoves(Player):
             *({"context": context} for context in _CONTEXTS[1:]),
         ),
         often=5,
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def step(self, by: tuple[int, ...] = (0,), missing: tuple[int, ...] = (), context: str = "") -> None:
         """Run a backward through all that is trained, without these, and then a step of each of these optimizers.
@@ -209,6 +211,8 @@ class StepMoves(Player):
         kinds=({}, {"missing": last_trained}),
         often=2,
         shown_by="step_held",
+        writes=("context",),
+        reads=("parameter", "frozen"),
     )
     def hold(self, by: int = 0, missing: tuple[int, ...] = ()) -> None:
         """Let an optimizer's client open a context and run a backward there, and keep it open beside others."""
@@ -225,6 +229,8 @@ class StepMoves(Player):
         kinds=({}, {"by": second}),
         often=2,
         after="hold",
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def step_held(self, by: int = 0) -> None:
         """Do a step with the context that is held, also if there has been one with it."""
@@ -238,6 +244,8 @@ class StepMoves(Player):
         then=_released,
         after="hold",
         shown_by="step",
+        writes=("context",),
+        reads=("context",),
     )
     def release(self) -> None:
         """Close the context that is held."""
@@ -250,6 +258,7 @@ class StepMoves(Player):
         needs=lambda outline, by: ["wrong contexts", *trained_by(outline, by)],
         drawn={"context": ("unknown", "closed"), "by": numbers},
         kinds=({"context": "unknown"}, {"context": "closed"}),
+        reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def refuse(self, context: str, by: int = 0) -> None:
         """Do a step with a context that is ``unknown`` or ``closed``: it raises and moves nothing."""

@@ -64,6 +64,11 @@ class RpcPlayer(PartMoves):
 
     features = features()
     crossings = "crossings.txt"
+    holes = {
+        "buffer": "an optimizer has none",
+        "group": "open: no move adds a group",
+        "generator": "no optimizer of torch draws numbers",
+    }
     outline = Outline
     drawing = "everyrank.suites.rpc_optimizer.drawing:ModelDrawing"
     named_by = ("optimizer", "dtype", "param1", "param2", "param3")

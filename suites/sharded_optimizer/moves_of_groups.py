@@ -48,6 +48,8 @@ class GroupMoves(TrainingMoves):
         kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
         often=4,
         shown_by="train",
+        writes=("group",),
+        reads=("group",),
     )
     def add_group(self, count: int = 1, lr: float = 0.3, weight_decay: float | None = None) -> None:
         """Add the next parameters, which the optimizer did not have, as a group with its own options."""
@@ -67,6 +69,8 @@ class GroupMoves(TrainingMoves):
             {"option": lambda outline: outline.options[1] if outline.options[1:] else None},
         ),
         shown_by="train",
+        writes=("option",),
+        reads=("option", "group"),
     )
     def change(self, option: str = "lr", factor: float = 0.5, group: int = 0) -> None:
         """Multiply an option of a group by hand, if the subject has ``param_groups``."""
@@ -92,6 +96,7 @@ class GroupMoves(TrainingMoves):
         drawn={"param": lambda outline: outline.trained},
         kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="train",
+        writes=("frozen", "gradient"),
     )
     def freeze(self, param: int) -> None:
         """Clear a parameter's gradient and freeze it."""
@@ -105,6 +110,7 @@ class GroupMoves(TrainingMoves):
         drawn={"param": lambda outline: sorted(outline.frozen)},
         kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="train",
+        writes=("frozen",),
     )
     def thaw(self, param: int) -> None:
         """Thaw a parameter."""

@@ -55,6 +55,8 @@ class StateMoves(GroupMoves):
         needs=lambda outline: ["saves and loads", *only_if(not outline.casts)],
         then=_saved,
         often=2,
+        writes=("saved state",),
+        reads=("optimizer state", "step count", "option", "group", "frozen"),
     )
     def save(self) -> None:
         """Copy the state dict, which replaces the last copy."""
@@ -73,6 +75,8 @@ class StateMoves(GroupMoves):
         often=3,
         after="save",
         shown_by="train",
+        writes=("gradient", "optimizer state", "step count", "option"),
+        reads=("saved state", "group", "frozen"),
     )
     def load(self, fresh: bool = False, reordered: bool = False) -> None:
         """Load the last copy into the same optimizer, or into fresh objects.
@@ -115,6 +119,8 @@ class StateMoves(GroupMoves):
         then=_used,
         drawn={"part": _PARTS},
         kinds=tuple({"part": part} for part in ("pre-hook", "deepcopy")),
+        writes=("gradient", "hook", "parameter", "optimizer state", "step count"),
+        reads=("hook", "parameter", "optimizer state", "step count", "option", "group", "frozen"),
     )
     def use(self, part: str) -> None:
         """Use a part of the optimizer besides its step, and step; a subject may refuse it with any error."""

@@ -113,6 +113,8 @@ class TrainingMoves(Player):
         then=_alike,
         drawn={"missing": _some_missing, "rows": lambda outline: [(rows,) for rows in _ROWS if outline.tables]},
         kinds=({}, {"missing": first_trained}),
+        writes=("gradient",),
+        reads=("frozen",),
     )
     def give(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = ()) -> None:
         """Set new gradients of all that is trained, and of nothing else.
@@ -140,6 +142,8 @@ class TrainingMoves(Player):
             {"rows": lambda outline: ((3, 0, 3),) if outline.tables else None},
         ),
         often=4,
+        writes=("gradient", "parameter", "optimizer state", "step count"),
+        reads=("parameter", "optimizer state", "step count", "option", "group", "frozen"),
     )
     def train(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False) -> None:
         """Set new gradients as ``give`` does, and step.
@@ -149,13 +153,25 @@ class TrainingMoves(Player):
         self.sides.give(self.number, missing, rows, own)
         self._step()
 
-    @move("parity.shard", needs=lambda outline: only_if(not (outline.closures_only or outline.differ)), often=2)
+    @move(
+        "parity.shard",
+        needs=lambda outline: only_if(not (outline.closures_only or outline.differ)),
+        often=2,
+        writes=("parameter", "optimizer state", "step count"),
+        reads=("parameter", "gradient", "optimizer state", "step count", "option", "group", "frozen"),
+    )
     def step(self) -> None:
         """Step with the gradients that there are."""
         self._step()
 
     # Of a table, gradients are dense in a closure.
-    @move("closure", needs=lambda outline: ["closures", *only_if(not outline.tables)], then=_alike)
+    @move(
+        "closure",
+        needs=lambda outline: ["closures", *only_if(not outline.tables)],
+        then=_alike,
+        writes=("gradient", "parameter", "optimizer state", "step count"),
+        reads=("parameter", "optimizer state", "step count", "option", "group", "frozen"),
+    )
     def step_with_closure(self) -> None:
         """Step with a closure, which sets the gradients itself."""
         sides = self.sides
@@ -180,6 +196,8 @@ class TrainingMoves(Player):
         drawn={"set_to_none": (None, False, True)},
         kinds=({}, {"set_to_none": False}),
         after="give",
+        writes=("gradient",),
+        reads=("gradient", "group"),
     )
     def clear(self, set_to_none: bool | None = None) -> None:
         """Call ``zero_grad``, with ``set_to_none`` unless it is None."""
@@ -202,6 +220,8 @@ class TrainingMoves(Player):
         kinds=({}, {"norm": float("inf")}),
         after="give",
         shown_by="step",
+        writes=("gradient",),
+        reads=("gradient", "group"),
     )
     def clip(self, most: float = 0.5, norm: float = 2.0) -> None:
         """Call ``clip_grad_norm_``, and go on from the reference's gradients."""

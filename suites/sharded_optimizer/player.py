@@ -64,6 +64,11 @@ class ShardedPlayer(StateMoves):
 
     features = FEATURES
     crossings = "crossings.txt"
+    holes = {
+        "buffer": "an optimizer has none",
+        "scheduler": "the contract does not ask for schedulers",
+        "generator": "no optimizer of torch draws numbers",
+    }
     outline = Outline
     drawing = "everyrank.suites.sharded_optimizer.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")

@@ -97,7 +97,13 @@ class WrongState:
 class StateMoves(TrainingMoves):
     """What is done with states, on both sides."""
 
-    @move("state.inert", needs=_saving_needs, then=_saved)
+    @move(
+        "state.inert",
+        needs=_saving_needs,
+        then=_saved,
+        writes=("saved state",),
+        reads=("parameter", "buffer", "optimizer state", "step count", "option", "group", "frozen", "scheduler"),
+    )
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
         self.saved = self.sides.state(), self.sides.saved()
@@ -120,6 +126,8 @@ class StateMoves(TrainingMoves):
         often=3,
         after="save",
         shown_by="step",
+        writes=("parameter", "buffer", "optimizer state", "step count", "option", "scheduler"),
+        reads=("saved state", "group", "frozen"),
     )
     def load(self, fresh: bool = False, reordered: bool = False, of_first: bool = False) -> None:
         """Load the last copy into the same trainer, or into a fresh one of another model.

@@ -96,6 +96,18 @@ _STEPS: dict[str, Any] = {
         "rows": "mean",
     },
     "often": 6,
+    "writes": ("parameter", "gradient", "optimizer state", "step count", "scheduler"),
+    "reads": (
+        "parameter",
+        "gradient",
+        "buffer",
+        "optimizer state",
+        "step count",
+        "option",
+        "group",
+        "frozen",
+        "scheduler",
+    ),
     "drawn": {
         "times": (1, 1, 2),
         "parts": (1, 1, 2, 3),
@@ -218,6 +230,7 @@ class TrainingMoves(Player):
         drawn={"param": lambda outline: range(outline.count)},
         kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="step",
+        writes=("frozen",),
     )
     def freeze(self, param: int) -> None:
         """Freeze a parameter, by its number."""
@@ -231,6 +244,7 @@ class TrainingMoves(Player):
         drawn={"param": lambda outline: sorted(outline.frozen)},
         kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="step",
+        writes=("frozen",),
     )
     def thaw(self, param: int) -> None:
         """Thaw a parameter, by its number."""
@@ -258,6 +272,8 @@ class TrainingMoves(Player):
         ),
         often=2,
         shown_by="step",
+        writes=("option",),
+        reads=("option", "group"),
     )
     def change(self, option: str = "lr", factor: float = 0.5, group: int = -1, in_place: bool = False) -> None:
         """Multiply an option of one of the groups, or of all if there is none of this number; 0 becomes an eighth.
@@ -285,6 +301,8 @@ class TrainingMoves(Player):
         drawn={"gamma": (0.5, 0.25)},
         kinds=({"gamma": 0.5},),
         shown_by="step",
+        writes=("scheduler",),
+        reads=("option", "group"),
     )
     def schedule(self, gamma: float) -> None:
         """Attach a scheduler, which multiplies the rates after each step until a state is loaded."""
@@ -304,6 +322,8 @@ class TrainingMoves(Player):
         },
         kinds=({"count": 1, "lr": 0.25}, {"count": 1}),
         often=3,
+        writes=("group",),
+        reads=("group",),
     )
     def add_group(self, count: int, lr: float | None = None, weight_decay: float | None = None) -> None:
         """Add the next parameters, which no group has yet, as a group."""

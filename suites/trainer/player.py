@@ -55,6 +55,11 @@ class TrainerPlayer(ApartMoves):
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
     crossings = "crossings.txt"
+    holes = {
+        "buffer": "open: no forward changes one, so a subject that does not save buffers stays unseen",
+        "generator": "open: no model draws numbers, as dropout does",
+        "hook": "open: no move adds a hook",
+    }
     outline = Outline
     drawing = "everyrank.suites.trainer.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")

@@ -1,0 +1,70 @@
+"""Kinds of state: each move names what it changes and looks at, and what no move does has a reason."""
+
+from __future__ import annotations
+
+import pytest
+from everyrank.cli import main
+from everyrank.suites.engine.contract import contract, contracts
+from everyrank.suites.moves.move import move
+from everyrank.suites.moves.player import Player
+from everyrank.suites.moves.states import KINDS, holes, moves_on_state, table
+
+every_player = pytest.mark.parametrize("name", [name for name in contracts() if contract(name).player is not None])
+
+
+@every_player
+def test_each_hole_has_a_reason_and_each_reason_a_hole(name: str) -> None:
+    player = contract(name).part("player")
+    assert set(holes(player)) == set(player.holes), f"everyrank cases {name} --moves"
+    assert all(player.holes.values())
+
+
+@every_player
+def test_each_move_on_the_objects_of_the_script_names_a_kind_of_state(name: str) -> None:
+    moves = moves_on_state(contract(name).part("player"))
+    assert [move.name for move in moves if not move.writes and not move.reads] == []
+
+
+class _Lamp(Player):
+    """It is switched, saved and loaded; nobody looks at its colour, and nobody but a load changes its shade."""
+
+    holes = {"colour": "it is for decoration"}
+
+    @move("lamp", writes=("light", "colour"), reads=("light",))
+    def switch(self) -> None:
+        """Switch it."""
+
+    @move("lamp", writes=("saved state",), reads=("light", "shade"))
+    def save(self) -> None:
+        """Save it."""
+
+    @move("lamp", writes=("light", "shade"), reads=("saved state",))
+    def load(self) -> None:
+        """Load it."""
+
+    @move("lamp", apart=True)
+    def buy(self) -> None:
+        """Buy another one."""
+
+
+def test_what_only_a_load_changes_and_what_no_move_reads_are_holes() -> None:
+    found = {kind: text for kind, text in holes(_Lamp).items() if kind not in KINDS}
+    assert found == {"colour": "no move reads it after", "shade": "no move changes it before a save"}
+
+
+def test_the_table_has_a_line_for_each_kind_and_each_hole() -> None:
+    lines = [line for line in table(_Lamp) if not set(KINDS) & {line.split("  ")[0], line.split(": ")[-1]}]
+    assert [line for line in lines if not any(f"hole: {kind}:" in line for kind in KINDS)] == [
+        "                 switch  save  load",
+        "light            wr      r     w",
+        "colour           w       .     .",
+        "shade            .       r     w",
+        "w: the move may change it; r: what the move does depends on it, rightly or by a subject's mistake",
+        "hole: colour: no move reads it after: it is for decoration",
+        "hole: shade: no move changes it before a save: without a reason",
+    ]
+
+
+def test_the_command_prints_the_table_of_a_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cases", "trainer", "--moves"]) == 0
+    assert "hole: buffer: no move changes it before a save: open: no forward changes one" in capsys.readouterr().out
