@@ -9,6 +9,8 @@ from everyrank.suites.engine.capability import capabilities
 from everyrank.suites.engine.contract import Contract
 from everyrank.suites.errors import DeclarationError
 from everyrank.suites.moves import states
+from everyrank.suites.moves.file import stored
+from everyrank.suites.moves.flow import all_flows, flows_of
 
 
 def lacks(chosen: Contract) -> Iterator[str]:
@@ -28,7 +30,14 @@ def laws(chosen: Contract) -> Iterator[str]:
 
 
 def moves(chosen: Contract) -> Iterator[str]:
-    """Yield the table of the kinds of state by moves. Raise DeclarationError if the contract has no moves."""
+    """Yield the table of the kinds of state by moves, and how many flows of state the crossings have.
+
+    Raise DeclarationError if the contract has no moves.
+    """
     if chosen.player is None:
         raise DeclarationError(f"{chosen.name} has no moves")
-    return states.table(chosen.part("player"))
+    player = chosen.part("player")
+    yield from states.table(player)
+    asked, found = all_flows(player), flows_of(player, (script for script, full in stored(player) if not full))
+    text = f"{len(found)} of {len(asked)} are in the crossings of the default profile"
+    yield f"flows from a change to what looks at it: {text}"

@@ -6,7 +6,8 @@ import pkgutil
 import sys
 from typing import Any
 
-from everyrank.suites.moves.crossing import crossings, file_of, written
+from everyrank.suites.moves.crossing import crossings
+from everyrank.suites.moves.file import file_of, written
 
 player: Any = pkgutil.resolve_name(sys.argv[1])
 print(f"{file_of(player)}: {crossings(player).strength()}", file=sys.stderr)

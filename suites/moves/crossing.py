@@ -9,15 +9,12 @@ for another one, the same scripts lack what it lacks, and what is left is still 
 from __future__ import annotations
 
 import copy
-import inspect
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from everyrank.suites.moves.move import Writing, moves_of
@@ -28,7 +25,7 @@ from everyrank.suites.moves.script import Script
 Event = tuple[str, int]
 
 #: How many moves a script has, without the last ones, which show what the others have done.
-_LENGTH = 18
+LENGTH = 18
 
 #: How many scripts in a row may bring nothing new before the rest counts as impossible.
 _PATIENCE = 12
@@ -158,7 +155,7 @@ class Covering:
 
     def _events(self, traits: Mapping[str, Any]) -> tuple[Event, ...]:
         line = _Line(self, traits)
-        while len(line.found) < _LENGTH and line.add_best():
+        while len(line.found) < LENGTH and line.add_best():
             pass
         line.close()
         return tuple(line.found)
@@ -206,30 +203,30 @@ class _Prefix:
         return int(self.levels[width - 1] << number * self.count ** (width - 1))
 
 
-class _State:
+class State:
     """What makes sense at one point of a script, and where each event leads from there."""
 
     def __init__(self, able: Mapping[int, Mapping[str, Any]], outline: Any) -> None:
         self.able, self.outline = able, outline
         self.bits = sum(1 << number for number in able)
-        self.after: dict[int, _State] = {}
+        self.after: dict[int, State] = {}
 
 
-class _States:
+class States:
     """The points at which a script on one model may be: few, since most moves make sense at most of them."""
 
     def __init__(self, covering: Covering) -> None:
         self.covering = covering
-        self._known: dict[str, _State] = {}
+        self._known: dict[str, State] = {}
 
-    def state_of(self, outline: Any) -> _State:
+    def state_of(self, outline: Any) -> State:
         """Return the state of an outline."""
         key = repr(outline)
         if key not in self._known:
-            self._known[key] = _State(dict(self.covering.able(self.covering.events, outline)), copy.deepcopy(outline))
+            self._known[key] = State(dict(self.covering.able(self.covering.events, outline)), copy.deepcopy(outline))
         return self._known[key]
 
-    def after(self, state: _State, number: int) -> _State:
+    def after(self, state: State, number: int) -> State:
         """Return the state after an event."""
         if number not in state.after:
             outline = copy.deepcopy(state.outline)
@@ -246,7 +243,7 @@ class _Line:
         self.covering = covering
         self.values = values_of(traits)
         model = covering.player.model_of(traits, covering.features)
-        self.states = _States(covering)
+        self.states = States(covering)
         self.writing = Writing(covering.moves, covering.features, covering.player.outline(model))
         self.state = self.states.state_of(self.writing.outline)
         self.prefix = _Prefix(len(covering.events), covering.width - 1)
@@ -281,7 +278,7 @@ class _Line:
         ahead = max((self._ahead(after, number, then) for then in after.able), default=-_PAIR * 2)
         return pair * _PAIR + new + _TRAIT * self._unmet(number) + ahead
 
-    def _ahead(self, state: _State, number: int, then: int) -> float:
+    def _ahead(self, state: State, number: int, then: int) -> float:
         further = self.states.after(state, then)
         now = self._is_new(number, then) * _PAIR + self._unmet(then) * _TRAIT
         soon = bool(further.bits & ~self.covering.pairs[then]) * _PAIR + bool(further.bits & self.unmet) * _TRAIT
@@ -330,39 +327,3 @@ def crossings(player: Any, width: int = 3) -> Covering:
             covering.note(script)
     covering.make(len(covering.scripts) + _MOST)
     return covering
-
-
-@cache
-def stored(player: Any) -> list[tuple[Crossing, bool]]:
-    """Return the crossings of a player, each with whether it is for the full profile alone.
-
-    They stand in the file that the player names, or else they are made now.
-    """
-    if not player.crossings:
-        return [(script, False) for script in crossings(player).scripts]
-    return [_read(line) for line in file_of(player).read_text().splitlines()]
-
-
-def file_of(player: type[Player]) -> Path:
-    """Return the file with a player's crossings."""
-    return Path(inspect.getfile(player)).parent / player.crossings
-
-
-def written(player: type[Player]) -> str:
-    """Return the text of the file with a player's crossings: those of the full profile follow the others."""
-    chosen: Any = player
-    first, every = len(crossings(chosen).scripts), crossings(chosen, 4).scripts
-    return "".join(f"{_line(script, number >= first)}\n" for number, script in enumerate(every))
-
-
-def _line(script: Crossing, full: bool) -> str:
-    """Write a crossing on a line: its profile, its traits, and its events, each with the number of its kind."""
-    events = " ".join(f"{name}.{kind}" for name, kind in script.events)
-    return f"{'full' if full else 'default'} {json.dumps(script.traits)} {events}"
-
-
-def _read(line: str) -> tuple[Crossing, bool]:
-    profile, _, rest = line.partition(" ")
-    traits, end = json.JSONDecoder().raw_decode(rest)
-    events = (word.split(".") for word in rest[end:].split())
-    return Crossing(traits, tuple((name, int(kind)) for name, kind in events)), profile == "full"

@@ -9,7 +9,8 @@ from typing import Any
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.crossing import Crossing, stored
+from everyrank.suites.moves.crossing import Crossing
+from everyrank.suites.moves.file import stored
 from everyrank.suites.moves.first import first_red
 from everyrank.suites.moves.player import Player, play_or_raise
 from everyrank.suites.moves.printing import printed

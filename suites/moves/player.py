@@ -62,6 +62,8 @@ class Player:
     """The file beside the player's module in which its crossings are kept, if it takes long to make them."""
     holes: ClassVar[Mapping[str, str]] = {}
     """For each kind of state that no move changes before a save, or that none reads after, the reason."""
+    flows: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """The traits of the models on which further crossings are made, for flows of state; see ``flow``."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
     """The world sizes of draws."""
     driven: ClassVar[bool] = False

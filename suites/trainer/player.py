@@ -43,6 +43,19 @@ _GROUPS = ("", "two", "some")
 #: What differs between the ranks as they start.
 _STARTS = ("alike", "values", "buffers", "orders")
 
+#: Models for flows of state: each of their optimizers keeps something, and no parameter excludes another optimizer.
+_FLOW_TRAITS = ("size", "optimizer", "param1", "param2", "param3", "groups", "start", "layers")
+_FLOWS = (
+    (3, "Adam-everything", "plain", "scalar", "row", "two", "values", "one"),
+    (2, "SGD-momentum", "frozen", "shared", "row", "", "buffers", "two"),
+    (3, "AdamW-defaults", "transposed", "zero", "unused", "two", "orders", "one"),
+    (2, "Adagrad-lr", "large", "gaps", "plain", "", "alike", "two"),
+    (3, "RMSprop-everything", "empty", "frozen", "scalar", "two", "buffers", "one"),
+    (2, "Adadelta-defaults", "tied", "transposed", "zero", "", "values", "two"),
+    (3, "ASGD-defaults", "shared", "unused", "large", "two", "alike", "one"),
+    (2, "SGD-everything", "row", "plain", "gaps", "", "orders", "two"),
+)
+
 
 class TrainerPlayer(ApartMoves):
     """Subject and reference of ``trainer``."""
@@ -55,6 +68,7 @@ class TrainerPlayer(ApartMoves):
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
     crossings = "crossings.txt"
+    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
     holes = {
         "buffer": "open: no forward changes one, so a subject that does not save buffers stays unseen",
         "generator": "open: no model draws numbers, as dropout does",

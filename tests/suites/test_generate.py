@@ -18,8 +18,9 @@ from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.cases import generated
-from everyrank.suites.moves.crossing import crossings, stored
+from everyrank.suites.moves.crossing import crossings
 from everyrank.suites.moves.data import code, encode
+from everyrank.suites.moves.file import stored
 from everyrank.suites.moves.player import Player, play, play_or_raise
 from everyrank.suites.moves.script import Script, call
 from everyrank.suites.moves.search import Search

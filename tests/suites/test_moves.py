@@ -16,7 +16,8 @@ from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.moves.crossing import Covering, file_of, stored, written
+from everyrank.suites.moves.crossing import Covering
+from everyrank.suites.moves.file import file_of, stored, written
 from everyrank.suites.moves.law import CROSSINGS
 from everyrank.suites.moves.move import NEVER, Move, move, moves_of, only_if
 from everyrank.suites.moves.player import Player, play, playing

@@ -1,0 +1,149 @@
+"""Flows of state: a move changes a kind, and another looks at it, with no other change between.
+
+A save and a load carry on what was changed before: a rate that is halved, saved and loaded into a fresh trainer flows
+into the next step there. Most flows are in the crossings that cover pairs and triples; further ones have the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everyrank.suites.moves.crossing import LENGTH, Covering, Crossing, Event, State, States
+from everyrank.suites.moves.move import Move, moves_of
+from everyrank.suites.moves.player import Player
+from everyrank.suites.moves.states import SAVED
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A kind of state, the event that has changed it, the load that has brought it back, if any, and the reader."""
+
+    kind: str
+    changed_by: Event
+    load: Event | None
+    read_by: str
+
+
+@dataclass
+class Flowing:
+    """The kinds of state at one point of a script: who has changed each, and by which load that came back."""
+
+    moves: Mapping[str, Move]
+    now: dict[str, tuple[Event, Event | None]] = field(default_factory=dict)
+    saved: dict[str, tuple[Event, Event | None]] = field(default_factory=dict)
+
+    def add(self, events: Iterable[Event]) -> set[Flow]:
+        """Go on by these events; return the flows that they bring."""
+        found = set()
+        for event in events:
+            move = self.moves[event[0]]
+            found |= {Flow(kind, *self.now[kind], move.name) for kind in move.reads if kind in self.now}
+            if SAVED in move.reads:
+                self._load(event, move)
+            else:
+                self.now |= dict.fromkeys(move.writes, (event, None))
+            if SAVED in move.writes:
+                self.saved = {kind: self.now[kind] for kind in move.reads if kind in self.now}
+        return found
+
+    def _load(self, event: Event, move: Move) -> None:
+        for kind in move.writes:
+            self.now.pop(kind, None)
+            if kind in self.saved:
+                self.now[kind] = self.saved[kind][0], event
+
+    def copy(self) -> Flowing:
+        return Flowing(self.moves, dict(self.now), dict(self.saved))
+
+
+def flows_of(player: type[Player], scripts: Iterable[Crossing]) -> set[Flow]:
+    """Return the flows that are in these scripts."""
+    moves = moves_of(player)
+    found = (Flowing(moves).add(event for event in each.events if not moves[event[0]].apart) for each in scripts)
+    return set().union(*found)
+
+
+def all_flows(player: type[Player]) -> set[Flow]:
+    """Return the flows that the moves of a player state. Not all are possible."""
+    events = [(move, (name, kind)) for name, move in _shared(player).items() for kind in range(len(move.kinds))]
+    loads = [(move, event) for move, event in events if SAVED in move.reads]
+    kept = {kind for move in _shared(player).values() if SAVED in move.writes for kind in move.reads}
+    found = set()
+    for move, event in events:
+        for kind in move.writes if SAVED not in move.reads else ():
+            back = [load for loading, load in loads if kind in kept and kind in loading.writes]
+            readers = [reader for reader, other in _shared(player).items() if kind in other.reads]
+            found |= {Flow(kind, event, load, reader) for load in (None, *back) for reader in readers}
+    return found
+
+
+def _shared(player: type[Player]) -> dict[str, Move]:
+    return {name: move for name, move in moves_of(player).items() if not move.apart}
+
+
+def flowing(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]:
+    """Return a further script for each model that the player has for flows, with flows that these do not have."""
+    wanted = all_flows(player) - flows_of(player, scripts)
+    found = []
+    for traits in player.flows:
+        script = Crossing(traits, _Row(player, traits, wanted).events())
+        if new := flows_of(player, [script]) & wanted:
+            wanted -= new
+            found.append(script)
+    return found
+
+
+class _Row:
+    """One script while it is made, by the numbers of its events."""
+
+    def __init__(self, player: type[Player], traits: Mapping[str, Any], wanted: Iterable[Flow]) -> None:
+        self.covering = Covering(player, 1)
+        self.number_of = {event: number for number, event in enumerate(self.covering.events)}
+        self.save = next(event for event in self.covering.events if SAVED in self.covering.moves[event[0]].writes)
+        self.wanted = set(wanted)
+        self.states = States(self.covering)
+        self.state = self.states.state_of(player.outline(player.model_of(traits, self.covering.features)))
+        self.flowing = Flowing(self.covering.moves)
+        self.found: list[Event] = []
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the events, as long as they bring something, and what shows their effect."""
+        while len(self.found) < LENGTH and (best := self._best()):
+            self._add(best)
+        shown_by = [self.covering.moves[name].shown_by for name, _ in self.found]
+        for name in list(filter(None, shown_by))[-1:]:
+            if name != self.found[-1][0]:
+                self._add([self.number_of[name, 0]])
+        return tuple(self.found)
+
+    def _best(self) -> tuple[int, ...]:
+        """Return the events that bring most flows for each of them; one more comes before them if it has to."""
+        ends = sorted({pattern[first:] for pattern in self._patterns() for first in range(len(pattern))})
+        for before in ((), *((number,) for number in self.state.able)):
+            worth = {events: self._worth(events) for events in ((*before, *end) for end in ends)}
+            best = max(worth, key=lambda events: (worth[events], -len(events)), default=())
+            if worth.get(best):
+                return best
+        return ()
+
+    def _patterns(self) -> Iterator[tuple[int, ...]]:
+        for flow in self.wanted:
+            back = () if flow.load is None else (self.save, flow.load)
+            yield tuple(self.number_of[event] for event in (flow.changed_by, *back, (flow.read_by, 0)))
+
+    def _worth(self, numbers: tuple[int, ...]) -> float:
+        state: State | None = self.state
+        for number in numbers:
+            if state is None or number not in state.able:
+                return 0.0
+            state = self.states.after(state, number)
+        new = self.flowing.copy().add(self.covering.events[number] for number in numbers) & self.wanted
+        return len(new) / len(numbers)
+
+    def _add(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.state = self.states.after(self.state, number)
+            self.found.append(self.covering.events[number])
+            self.wanted -= self.flowing.add([self.covering.events[number]])
