@@ -86,7 +86,7 @@ class LawSides(Sides):
         return batch
 
     def loss(self, rows: torch.Tensor, targets: torch.Tensor, skips: tuple[int, ...], packing: str) -> torch.Tensor:
-        if "optional" in self.plan.made.properties:
+        if "optional" in self.plan.definition.properties:
             self.inside.skip = bool(skips)  # type: ignore[assignment]
         args, kwargs = packed(cast("Packing", packing), rows) if packing else ((rows,), {})
         loss: torch.Tensor = (self.ours(*args, **kwargs) - targets.to(self.made_of.device)).square().mean()
