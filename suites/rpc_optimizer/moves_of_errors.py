@@ -280,8 +280,7 @@ class ErrorMoves(ChangeMoves):
             }
             del sides.ours[by]
             if made.own == "planted":
-                most = {owner: count - 1 for owner, count in before.items()}
-                check_gone(most, "an optimizer that was dropped still lives on")
+                check_gone(before, lambda then, now: not then <= now, "an optimizer that was dropped still lives on")
         sides.references[by] = sides.build_reference(made, other_rate)
         if self.is_client(by):
             sides.ours[by] = sides.build(made, other_rate)

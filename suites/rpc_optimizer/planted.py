@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import re
 import threading
 import weakref
@@ -36,7 +37,9 @@ class OnePicky(Exception):
 class Planted:
     """Fails or waits where it is armed, and notes whether steps of one parameter ran at the same time."""
 
-    alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+    """Those that exist on this owner, with a number of each."""
+    numbers = itertools.count()
     #: The faults of the next steps on this worker; filled by ``arm``.
     armed: ClassVar[list[str]] = []
     entered, released = threading.Event(), threading.Event()
@@ -48,7 +51,8 @@ class Planted:
     def __init__(self, params: Any, *args: Any, at_construction: tuple[str, ...] = (), **kwargs: Any) -> None:
         base: Any = super()
         base.__init__(params, *args, **kwargs)
-        self.alive.add(self)
+        with self.lock:
+            self.alive[self] = next(self.numbers)
         if rpc.get_worker_info().name in at_construction:
             raise ValueError("cannot be built: sabotaged")
 
@@ -114,7 +118,7 @@ def disarm() -> None:
 def forget() -> None:
     """Forget, on this owner, the optimizers and the steps of earlier scripts."""
     disarm()
-    Planted.alive = weakref.WeakSet()
+    Planted.alive = weakref.WeakKeyDictionary()
     Planted.together = False
     Planted.stepping.clear()
 
@@ -132,21 +136,27 @@ def were_together() -> bool:
     return Planted.together
 
 
-def alive() -> int:
-    """Return how many of these optimizers exist on this owner."""
-    return len(Planted.alive)
+def alive() -> frozenset[int]:
+    """Return the numbers of these optimizers that exist on this owner."""
+    with Planted.lock:
+        return frozenset(Planted.alive.values())
 
 
-def check_gone(most: Mapping[int, int], problem: str) -> None:
-    """Check that soon each of these owners has no more of these optimizers than that."""
-    for owner in most:
+def check_gone(
+    before: Mapping[int, frozenset[int]], holds: Callable[[frozenset[int], frozenset[int]], bool], problem: str
+) -> None:
+    """Check that soon this holds on each of these owners, of the optimizers that existed before and of those now.
+
+    What an earlier case has left there may go at any time, so that a count alone would hide one that stays.
+    """
+    for owner in before:
 
         def gone(owner: int = owner) -> bool:
-            if on(owner, alive) <= most[owner]:
+            if holds(before[owner], on(owner, alive)):
                 return True
             gc.collect()  # only now: nothing else here takes as long
             on(owner, gc.collect)
-            return bool(on(owner, alive) <= most[owner])
+            return holds(before[owner], on(owner, alive))
 
         check(eventually(gone), f"{problem} worker{owner}")
 
@@ -199,7 +209,7 @@ def fail_to_build(build: Callable[..., Any], failing: int, owners: Iterable[int]
     check(name in str(error), f"the error's text does not name {name}: {error}")
     error.__traceback__ = None
     del error
-    check_gone(before, "an optimizer that was half built still lives on")
+    check_gone(before, lambda then, now: now <= then, "an optimizer that was half built still lives on")
 
 
 def step_while_held(make_step: Callable[[], Any], slow: int, others: Iterable[int]) -> list[Exception]:
