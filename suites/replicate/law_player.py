@@ -1,13 +1,10 @@
-"""The player of the laws of ``replicate``: it makes one law's moves on the model of a plan.
-
-It finds all that differs, where the player of a script ends at the first: a law names each step that deviates.
-"""
+"""The player of the laws of ``replicate``: it makes one law's moves on the model of a plan."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -17,6 +14,7 @@ from everyrank.suites.compare.comparison import Tolerance, same
 from everyrank.suites.compare.mistakes import would_be
 from everyrank.suites.compare.reference import Plan, Trajectory, order_matched, sum_in_order
 from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.player import LawPlayer, judged
 from everyrank.suites.moves.together import Rejected
 from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.law_sides import LawSides
@@ -28,8 +26,8 @@ from everyrank.suites.replicate.sides import FRESH
 Sync = Literal["last", "all", "none", "after-all"]
 
 
-class LawPlayer(ApartMoves):
-    """Makes the moves of one law. A rank that deviates ends at once, and the arena lets all ranks end alike."""
+class ReplicateLawPlayer(LawPlayer, ApartMoves):
+    """Makes the moves of one law of ``replicate``."""
 
     model: Planned
 
@@ -41,10 +39,7 @@ class LawPlayer(ApartMoves):
     def sides(self) -> LawSides:
         return LawSides(self.arena, self.model, **self.given)
 
-    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
-        __tracebackhide__ = True
-        self.number += 1
-        act()
+    def find(self, move: Move) -> None:
         if move.name == "step":
             self.sides.compare()
 
@@ -107,10 +102,6 @@ class LawPlayer(ApartMoves):
         for name, value in local.named_parameters():
             same(value, sides.run.steps[-1].values[name], f"{name}, loaded into a local module")
 
-    def verdict(self) -> None:
-        """Raise what the comparison of all steps has found."""
-        self.sides.verdict()
-
 
 @contextlib.contextmanager
 def playing(
@@ -119,15 +110,14 @@ def playing(
     reference: Callable[[Plan], Trajectory] = order_matched,
     tolerance: Tolerance | None = None,
     **start: Any,
-) -> Iterator[LawPlayer]:
+) -> Iterator[ReplicateLawPlayer]:
     """Give the player of a law on the model of a plan, and come to a verdict at the end.
 
     ``start`` are fields of the model.
     """
-    player = LawPlayer(arena, planned(plan, **start), reference=reference, tolerance=tolerance)
-    with contextlib.suppress(Rejected):
+    player = ReplicateLawPlayer(arena, planned(plan, **start), reference=reference, tolerance=tolerance)
+    with judged(player), contextlib.suppress(Rejected):
         yield player
-    player.verdict()
 
 
 def follow(arena: Arena, plan: Plan, **given: Any) -> None:
