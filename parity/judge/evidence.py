@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import torch
 from everyrank.parity.judge.steps import Deviation
@@ -26,9 +27,10 @@ class Witnesses:
         groups: Mapping[str, list[list[int]]],
         pieces: Callable[[str], list[list[torch.Tensor]]],
         microbatches: int,
+        rates: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
     ) -> None:
         self._ranks, self._trace, self._groups, self._pieces = ranks, trace, groups, pieces
-        self._microbatches = microbatches
+        self._microbatches, self._rates = microbatches, rates
 
     def pattern(self, deviation: Deviation) -> Fit | None:
         """Return the pattern that explains a deviation; every rank asks for the same."""
@@ -43,7 +45,27 @@ class Witnesses:
     def _recognized(self, deviation: Deviation, every: list[Held | None]) -> Fit | None:
         held = {rank: part for rank, part in enumerate(every) if part is not None}
         wrong = [rank for rank in deviation.ranks if rank in held]
-        return of_all_ranks(self._evidence(deviation.key, held, wrong)) if wrong else None
+        if not wrong:
+            return None
+        evidence = self._evidence(deviation.key, held, wrong)
+        if deviation.kind == "update" and self._rates is not None:
+            return self._of_rates(evidence, deviation.step, *self._rates)
+        return of_all_ranks(evidence)
+
+    def _of_rates(self, seen: AllRanks, step: int, mine: tuple[float, ...], plain: tuple[float, ...]) -> Fit | None:
+        """Return that an update was made with another learning rate, if that explains it, or nothing else does.
+
+        A rate that is another from the first step on is no scheduler's: what it is a multiple by is said, too.
+        """
+        rates, others = (" and ".join(f"{rate:g}" for rate in each) for each in (mine, plain))
+        if step == 0 and (fit := of_all_ranks(seen)) is not None:
+            return Fit(fit.id, f"{fit.text}; its learning rate is {rates}, and the plain optimizer's {others}")
+        for factor in (rate / other for rate in mine for other in plain if other and rate != other):
+            if seen.explains(partial(_times, seen, factor)):
+                words = f"is made with the learning rate {rates} on {seen.location}, where the plain optimizer has"
+                return Fit("", f"{words} {others}")
+        words = f"differs on {seen.location}, with the learning rate {rates}, where the plain optimizer has {others}"
+        return of_all_ranks(seen) or Fit("", words)
 
     def _evidence(self, key: Key, held: Mapping[int, Held], wrong: list[int]) -> AllRanks:
         store = self._trace.store
@@ -111,6 +133,10 @@ class Witnesses:
             ids = ids.reshape(-1)
             pieces.append((ids, truth.reshape(-1)[ids] if values is None else values.reshape(-1)))
         return _joined(pieces)
+
+
+def _times(seen: AllRanks, factor: float, rank: int) -> torch.Tensor:
+    return seen.expected(rank) * factor
 
 
 def _moved(store: Store, key: Key) -> torch.Tensor:

@@ -111,5 +111,12 @@ class Search:
             ways = [self._pieces(wide.trace.dtype, count) for count in counts]
             return [[piece[name] for piece in way if name in piece] for way in ways]
 
-        witnesses = Witnesses(training.ranks, wide.trace, training.found.groups, pieces, training.setup.microbatches)
+        witnesses = Witnesses(
+            training.ranks,
+            wide.trace,
+            training.found.groups,
+            pieces,
+            training.setup.microbatches,
+            wide.judged[-1].rates,
+        )
         return witnesses.pattern(deviation)

@@ -10,7 +10,19 @@ from typing import Any
 import torch
 from everyrank.parity.judge.numbers import of_numbers
 from everyrank.parity.run.activations import LIMIT, Seat, Seen
-from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, LOSS, NORM, PARAMETER, START, Key, scale
+from everyrank.parity.run.plain import (
+    BACKWARD,
+    BUFFER,
+    FORWARD,
+    GRADIENT,
+    LOSS,
+    NORM,
+    PARAMETER,
+    RATES,
+    START,
+    Key,
+    scale,
+)
 from everyrank.parity.run.store import Store
 from everyrank.parity.values.parts import Part, locate
 from everyrank.parity.values.watch import Output
@@ -71,6 +83,8 @@ class Judged:
     """How large each of these may be; a tensor without a limit is missing."""
     partial: frozenset[Seat] = frozenset()
     """Outputs that are right if they are summed over ranks."""
+    rates: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """The learning rates of the ranks' optimizers and of the plain one, where these are others."""
 
 
 def in_order(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -108,7 +122,15 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
         {name: error for name, (error, _) in errors.items()},
         {name: allowed for name, (_, allowed) in errors.items() if allowed is not None},
         frozenset(matched),
+        _other_rates(store, step, seen),
     )
+
+
+def _other_rates(store: Store, step: int, seen: list[Seen]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    known = store.get((RATES, step))
+    plain = () if known is None else tuple(known.tolist())
+    mine = tuple(sorted({rate for each in seen for rate in each.rates}))
+    return (mine, plain) if mine and plain and mine != plain else None
 
 
 def _nearest(seen: list[Seen], limit: Limit, wrong: set[Key]) -> dict[tuple[str, str], tuple[float, float | None]]:

@@ -77,19 +77,23 @@ class Training:
             )
 
     def clipped_as(self, wide: Pass) -> Training:
-        """Return the training whose plain model clips as the ranks do, if nobody has said to which norm."""
-        if self.setup.clip is not None:
+        """Return the training whose plain model clips as the ranks do, if nobody has said to which norm or value."""
+        norm = self._alike("norms", wide.trace.clipped) if self.setup.clip is None else None
+        value = self._alike("values", wide.trace.clamped)
+        if norm is None and value is None:
             return self
-        clips = {each for each in self.ranks.gather(wide.trace.clipped) if each is not None}
-        if len(clips) > 1:
-            norms = " and ".join(f"{clip:g}" for clip in sorted(clips))
-            raise Unusable(f"the ranks clip to different norms, {norms}: clip to the same on all of them.")
-        if not clips:
-            return self
-        setup = replace(self.setup, clip=clips.pop())
+        setup = replace(self.setup, clip=self.setup.clip if norm is None else norm, clamp=value)
         return Training(
             setup, self.ranks, self.known, self.found, truth(setup, self.ranks, self.truth.dtype, self.found.cut, [])
         )
+
+    def _alike(self, kind: str, clipped: float | None) -> float | None:
+        """Return to what all ranks clip that do."""
+        clips = sorted({each for each in self.ranks.gather(clipped) if each is not None})
+        if len(clips) > 1:
+            different = " and ".join(f"{clip:g}" for clip in clips)
+            raise Unusable(f"the ranks clip to different {kind}, {different}: clip to the same on all of them.")
+        return clips[0] if clips else None
 
     def lacking(self) -> frozenset[str]:
         """Return what a rank has not all of."""

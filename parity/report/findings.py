@@ -98,8 +98,17 @@ def written(
         training.ranks.size,
         setup.steps,
         cut.words,
-        (*remarks, *(unequal_parts(setup, truth, cut) if found else ())),
+        (*remarks, *(unequal_parts(setup, truth, cut) if found else ()), *_other_rates(shown, found)),
         training.lacking(),
+    )
+
+
+def _other_rates(shown: Judged, found: list[Finding]) -> tuple[str, ...]:
+    if shown.rates is None or shown.step == 0 or all(each.kind != "update" for each in found):
+        return ()
+    return (
+        "the plain optimizer has the learning rate that optimizer= gives it: a scheduler that step= steps is not its "
+        "scheduler. Leave it out of step=, or give optimizer= the rates that are to be tried",
     )
 
 

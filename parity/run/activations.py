@@ -52,6 +52,8 @@ class Seen:
     """The values of this rank where they are beyond a limit, by the key of the rank's own tensor."""
     loss: float | None = None
     norm: float | None = None
+    rates: tuple[float, ...] = ()
+    """The learning rates with which the optimizer steps."""
     own_norm: float = 0.0
     """The norm of the plain model's gradients of what this rank holds."""
 

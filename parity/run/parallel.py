@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.run.activations import Activations, Parts, Seen
-from everyrank.parity.run.plain import LOSS, NORM, START, Key
+from everyrank.parity.run.plain import LOSS, NORM, START, Key, rates
 from everyrank.parity.run.shadow import Shadow
 from everyrank.parity.run.store import Store
 from everyrank.parity.run.tensors import Tensors
@@ -19,7 +19,7 @@ from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import running_in
 from everyrank.parity.values.names import parameters
 from everyrank.parity.values.tree import local, parts
-from everyrank.parity.values.watch import Clip, clips, inputs, outputs, steps
+from everyrank.parity.values.watch import Clip, Output, clamps, clips, inputs, outputs, steps
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Trace:
     """The last step: values are kept where they are beyond a limit."""
     clipped: float | None
     """To which norm torch's function clipped."""
+    clamped: float | None
+    """To which value torch's function clipped."""
 
 
 class Rank:
@@ -52,6 +54,8 @@ class Rank:
     ) -> None:
         self._setup, self._store, self._holdings, self._dtype, self._exact = setup, store, holdings, dtype, exact
         self._healed = healed
+        self._clamped: float | None = None
+        self._is_updated = False
         self._parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
         setup = replace(setup, rename=self._parallel.rename)
         self._activations = Activations(setup, store, near, limit, known_parts, healed)
@@ -63,7 +67,7 @@ class Rank:
 
     def trace(self) -> Trace:
         """Return what is kept of the pass."""
-        return Trace(self._store, self._holdings, self._dtype, self._seen, self._tensors.clipped)
+        return Trace(self._store, self._holdings, self._dtype, self._seen, self._tensors.clipped, self._clamped)
 
     def start(self) -> Seen:
         """Return what the initialization is."""
@@ -74,7 +78,7 @@ class Rank:
 
     def step(self, number: int, cut: Callable[[Any], Any]) -> Seen:
         """Run one step of the user's training."""
-        self._seen = Seen()
+        self._seen, self._is_updated = Seen(), False
         self._tensors.begin(self._seen)
         batch = self._setup.whole_batch(number, self._dtype)
         seed(SEED + number)
@@ -82,9 +86,10 @@ class Rank:
         made, optimizer, modules = self._parallel.made, self._parallel.optimizer, self._parallel.modules
         with (
             running_in(self._dtype if self._exact else torch.get_default_dtype(), self._exact),
-            outputs(self._activations.named(modules), self._activations.output),
+            outputs(self._activations.named(modules), self._output),
             inputs(modules, self._activations.called),
             clips(lambda clip: self._clip(number, clip)),
+            clamps(lambda most: self._clamp(number, most)),
             steps(optimizer, lambda: self._before_update(number)),
         ):
             if self._setup.step is not None:
@@ -139,8 +144,21 @@ class Rank:
         if not hasattr(clip.norm, "full_tensor") and self._seen.norm is None:
             self._seen.norm = float(local(clip.norm))
 
-    def _before_update(self, step: int) -> None:
+    def _clamp(self, step: int, most: float) -> None:
+        self._clamped = most
         self._tensors.gradients(step)
+
+    def _output(self, output: Output, value: torch.Tensor) -> torch.Tensor | None:
+        # A closure may run again with other weights: the plain model's outputs are of the first time.
+        return None if self._is_updated else self._activations.output(output, value)
+
+    def _before_update(self, step: int) -> None:
+        optimizer = self._parallel.optimizer
+        # A fused optimizer divides by the scale of a GradScaler itself.
+        scale = getattr(optimizer, "grad_scale", None)
+        self._tensors.gradients(step, 1.0 if scale is None else float(scale))
+        self._seen.rates = rates(optimizer)
+        self._is_updated = True
         if self._shadow is not None:
             self._shadow.step()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from everyrank.parity.setup.models import Reference, reference, world_of
 from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
 from everyrank.parity.values.tree import local, rows, rows_of
-from everyrank.parity.values.watch import Output, outputs
+from everyrank.parity.values.watch import Output, needs_closure, outputs
 from everyrank.suites.compare.patterns.likeness import distance
 from torch import nn
 
@@ -23,7 +23,7 @@ from torch import nn
 Key = tuple[Any, ...]
 
 FORWARD, BACKWARD, GRADIENT, PARAMETER, BUFFER = "forward", "backward", "gradient", "parameter", "buffer"
-LOSS, NORM, WEIGHT = "loss", "norm", "weight of parts"
+LOSS, NORM, RATES, WEIGHT = "loss", "norm", "rates", "weight of parts"
 
 #: The number of the step before the first: the initialization.
 START = -1
@@ -141,11 +141,51 @@ def _train(
         recorder.value((LOSS, step), total)
         norm = _gradients(recorder, model, step)
         recorder.value((NORM, step), norm)
-        if setup.clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters.values(), setup.clip)
-        model.optimizer.step()
+        _clip(setup, model)
+        recorder.value((RATES, step), torch.tensor(rates(model.optimizer), dtype=torch.float64))
+        if needs_closure(model.optimizer):
+            model.optimizer.step(_closure(setup, model, batch, parts, weight, total))
+        else:
+            model.optimizer.step()
         model.optimizer.zero_grad()
         _parameters(recorder, model, step)
+
+
+def rates(optimizer: Any) -> tuple[float, ...]:
+    """Return the learning rates of an optimizer's groups, each once."""
+    groups = getattr(optimizer, "param_groups", ())
+    return tuple(sorted({float(group["lr"]) for group in groups if "lr" in group}))
+
+
+def _clip(setup: Setup, model: Reference) -> None:
+    if setup.clip is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters.values(), setup.clip)
+    if setup.clamp is not None:
+        torch.nn.utils.clip_grad_value_(model.parameters.values(), setup.clamp)
+
+
+class _Nobody:
+    """Take no value."""
+
+    def value(self, key: Key, value: torch.Tensor) -> None:
+        pass
+
+
+def _closure(
+    setup: Setup, model: Reference, batch: Any, parts: int, weight: float, first: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """Return what evaluates a step's loss and gradients as often as an optimizer asks; the first time is done."""
+    known = [first]
+
+    def closure() -> torch.Tensor:
+        if known:
+            return known.pop()
+        model.optimizer.zero_grad()
+        loss = _backward(setup, _Nobody(), model, batch, 0, parts, weight)
+        _clip(setup, model)
+        return loss
+
+    return closure
 
 
 def _jitter(model: nn.Module, dtype: torch.dtype, number: int) -> None:

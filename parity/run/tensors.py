@@ -67,8 +67,11 @@ class Tensors:
         return known_name(name, self._setup.rename, self._store.notes["buffers"])
 
     @aside
-    def gradients(self, step: int) -> None:
-        """Compare the gradients, once they are final: before a clip, or before the optimizer's step."""
+    def gradients(self, step: int, scale: float = 1.0) -> None:
+        """Compare the gradients, once they are final: before a clip, or before the optimizer's step.
+
+        ``scale`` is what the optimizer will divide them by.
+        """
         if self.read:
             return
         self.read = True
@@ -77,7 +80,7 @@ class Tensors:
             if key in self._by_key:
                 absent = parameter.grad is None
                 values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
-        factor = 1.0
+        factor = scale
         if self._setup.clip is not None and self.clipped is None and self._setup.step is not None:
             by_hand = clip_by_hand(self._setup.clip, self._store, step, self._by_key, values_by_key, self._exact)
             factor, self._seen.norm = by_hand.factor, by_hand.norm

@@ -51,6 +51,8 @@ class Setup:
     split: Split | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     clip: float | None = None
+    clamp: float | None = None
+    """The value to which gradients are clipped: torch's function is watched, and nobody says it."""
     steps: int = 3
     microbatches: int = 2
     compared: float = 0.9

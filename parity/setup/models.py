@@ -23,7 +23,7 @@ from everyrank.parity.values.names import (
     unwrapped,
     without_number,
 )
-from everyrank.parity.values.watch import watchable
+from everyrank.parity.values.watch import needs_closure, watchable
 from torch import nn
 
 #: What is done with a fresh model before it is made parallel.
@@ -150,6 +150,11 @@ def _made(
             drop_mixed_precision(modules)
         if optimizer is None:
             optimizer = setup.optimizer([each for _, each in parameters(modules) if each.requires_grad])
+    if setup.step is None and needs_closure(optimizer):
+        raise Unusable(
+            f"{type(optimizer).__name__} needs a closure in its step: pass step=, which calls "
+            "optimizer.step(closure)."
+        )
     if setup.step is None and not setup.one_rank and modules == [model] and _looks(model) == before:
         raise Unusable(
             "parallelize left the model as it is: nothing is cut, wrapped or hooked, so nothing reduces gradients. "

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.amp import grad_scaler
 from torch.overrides import TorchFunctionMode
 
 P = ParamSpec("P")
@@ -34,13 +36,18 @@ class _StayWide(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         wide = args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64
-        if wide and func in _CASTS:
+        if wide and func in _CASTS and not _of_a_scaler():
             return args[0]
         if wide and func in (torch.Tensor.to, torch.Tensor.type):
             args = (args[0], *(torch.float64 if _is_narrower(each) else each for each in args[1:]))
         if wide and isinstance(kwargs.get("dtype"), torch.dtype) and _is_narrower(kwargs["dtype"]):
             kwargs = {**kwargs, "dtype": torch.float64}
         return func(*args, **kwargs)
+
+
+def _of_a_scaler() -> bool:
+    """Return whether a GradScaler casts, whose kernel takes its own factor in fp32 alone; it is a power of two."""
+    return sys._getframe(2).f_code.co_filename == grad_scaler.__file__
 
 
 def _is_narrower(value: Any) -> bool:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import itertools
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -98,18 +102,114 @@ def clips(before: Callable[[Clip], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def steps(optimizer: Any, before: Callable[[], None]) -> Iterator[None]:
-    """Call the function before each step of the optimizer."""
-    step = optimizer.step
+def clamps(before: Callable[[float], None]) -> Iterator[None]:
+    """Call the function before gradients are clipped by value, with the largest value that is left."""
+    original: Any = clip_grad.clip_grad_value_
 
-    def watched(*arguments: Any, **named: Any) -> Any:
-        before()
-        return step(*arguments, **named)
+    def watched(parameters: Any, clip_value: float, *arguments: Any, **named: Any) -> None:
+        before(float(clip_value))
+        clip(parameters, clip_value, *arguments, **named)
 
-    optimizer.step = watched
+    # The function stands in a cell of what users import, under whatever name; else names are replaced.
+    clip = getattr(original, "__wrapped__", original)
+    cell = next((each for each in original.__closure__ or () if each.cell_contents is clip), None)
+    if cell is None:
+        with (
+            patch.object(clip_grad, "clip_grad_value_", watched),
+            patch.object(torch.nn.utils, "clip_grad_value_", watched),
+        ):
+            yield
+        return
+    cell.cell_contents = watched
     try:
         yield
     finally:
-        # The instance's own attribute hid the method of its class.
-        with contextlib.suppress(AttributeError):
-            del optimizer.step
+        cell.cell_contents = clip
+
+
+@contextlib.contextmanager
+def steps(optimizer: Any, before: Callable[[], None]) -> Iterator[None]:
+    """Call the function in each step of the optimizer once gradients are made: at first, or after a first closure."""
+    own = vars(optimizer).get("step")
+    hooked = getattr(type(optimizer).step, "hooked", False) and (own is None or hasattr(own, "_wrapped_by_lr_sched"))
+    with (_hooked if hooked else _replaced)(optimizer, before):
+        yield
+
+
+@contextlib.contextmanager
+def _hooked(optimizer: torch.optim.Optimizer, before: Callable[[], None]) -> Iterator[None]:
+    """Watch by torch's own hooks: its schedulers look at the method ``step`` itself."""
+    depth = 0
+
+    def begins(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
+        nonlocal depth
+        depth += 1
+        # A class whose step calls that of its parent runs the hooks of both.
+        return _with_closure(arguments, named, before) if depth == 1 else None
+
+    def ends(*_: Any) -> None:
+        nonlocal depth
+        depth -= 1
+
+    handles = [optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _replaced(optimizer: Any, before: Callable[[], None]) -> Iterator[None]:
+    """Watch an optimizer that runs no hooks: a method stands in the place of its own."""
+    step, own = optimizer.step, vars(optimizer).get("step")
+    is_over = False
+
+    def watched(_: Any, *arguments: Any, **named: Any) -> Any:
+        if not is_over:
+            arguments, named = _with_closure(arguments, named, before)
+        return step(*arguments, **named)
+
+    method = optimizer.step = types.MethodType(watched, optimizer)
+    try:
+        yield
+    finally:
+        # A scheduler that was made meanwhile has put its own method around this one, which then does nothing more.
+        is_over = True
+        if vars(optimizer).get("step") is method:
+            if own is None:
+                del optimizer.step
+            else:
+                optimizer.step = own
+
+
+def _with_closure(
+    arguments: tuple[Any, ...], named: dict[str, Any], before: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a step, with a closure that calls the function when it has run the first time.
+
+    Without a closure gradients are made already, and the function is called here.
+    """
+    closure = next((each for each in (*arguments, *named.values()) if callable(each)), None)
+    if closure is None:
+        before()
+        return arguments, named
+    runs = itertools.count()
+
+    @functools.wraps(closure)
+    def watched() -> Any:
+        returned = closure()
+        if next(runs) == 0:
+            before()
+        return returned
+
+    return (
+        tuple(watched if each is closure else each for each in arguments),
+        {name: watched if each is closure else each for name, each in named.items()},
+    )
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Return whether an optimizer makes no step without a closure, as LBFGS."""
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty

@@ -8,36 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from everyrank.parity import Parted, Report, Unusable, parity
+from everyrank.parity import Parted, Unusable
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from tests.parity.small import Net, batch, compare, loss
+
 WORLD = pytest.mark.world(2)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.last(torch.tanh(self.first(rows)))
-        return output
-
-
-def batch(step: int, rows: int = 8) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return {"rows": torch.randn(rows, 4, generator=generator), "labels": torch.arange(rows) % 3}
-
-
-def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(batch["rows"]), batch["labels"])
-
-
-def compare(**changed: Any) -> Report:
-    arguments = {"model": Net, "parallelize": DistributedDataParallel, "batch": batch, "loss": loss, "steps": 2}
-    return parity(**{**arguments, **changed})
 
 
 # -- models that work ------------------------------------------------------------------------------------------------
