@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -12,10 +15,11 @@ from everyrank.parity.errors import Unusable
 from everyrank.parity.run.store import Store, Writer
 from everyrank.parity.setup.given import SEED, Setup, seed
 from everyrank.parity.setup.models import Reference, reference, world_of
+from everyrank.parity.values.collectives import without_collectives
 from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
 from everyrank.parity.values.tree import local, rows, rows_of
-from everyrank.parity.values.watch import Output, needs_closure, outputs
+from everyrank.parity.values.watch import Output, draws, needs_closure, outputs
 from everyrank.suites.compare.patterns.likeness import distance
 from torch import nn
 
@@ -27,6 +31,13 @@ LOSS, NORM, RATES, WEIGHT = "loss", "norm", "rates", "weight of parts"
 
 #: The number of the step before the first: the initialization.
 START = -1
+
+
+#: What to do with a collective that the plain model's run calls.
+_INSTEAD = {
+    "loss": "return this rank's own loss from loss=, and reduce in step= or in what parallelize returns.",
+    "optimizer": "pass the plain optimizer in optimizer=, and return (module, optimizer) from parallelize.",
+}
 
 
 class Recorder(Protocol):
@@ -57,6 +68,11 @@ class Keeper:
 
     @aside
     def value(self, key: Key, value: torch.Tensor) -> None:
+        if key[0] == LOSS and not value.isfinite():
+            raise Unusable(
+                f"the plain model's loss is {float(value):g} in step {key[1] + 1}, in one process and without "
+                "parallelize: there is nothing to compare with. Mend model=, batch=, loss= or the rate of optimizer="
+            )
         if key[0] == FORWARD and key[1] == 0:
             self.forward.append(key[2])
         if key[0] == GRADIENT and key[1] == 0:
@@ -123,11 +139,21 @@ def play(
     about as much as it is rounded. In the end it is recorded how much parts would count, for each of the ``counts``.
     """
     with world_of(setup):
-        model = reference(setup, dtype, exact=exact, cast=cast, prepare=lambda fresh: _jitter(fresh, dtype, jitter))
+        with _alone(setup, recorder, "what model= and optimizer= make"):
+            model = reference(
+                setup, dtype, exact=exact, cast=cast, prepare=lambda fresh: _jitter(fresh, dtype, jitter)
+            )
         with running_in(dtype if exact else torch.get_default_dtype(), exact):
             _train(setup, recorder, model, dtype, steps, parts, weight)
             for count in counts:
                 recorder.value((WEIGHT, count), _weight_of_parts(setup, model, dtype, count))
+
+
+def _alone(setup: Setup, recorder: Recorder, caller: str) -> AbstractContextManager[None]:
+    """See that the run that comes first calls no collective in what this is about; the others would do it, too."""
+    if setup.one_rank or not isinstance(recorder, Keeper):
+        return contextlib.nullcontext()
+    return without_collectives(caller, _INSTEAD["optimizer" if "optimizer=" in caller else "loss"])
 
 
 def _train(
@@ -143,10 +169,11 @@ def _train(
         recorder.value((NORM, step), norm)
         _clip(setup, model)
         recorder.value((RATES, step), torch.tensor(rates(model.optimizer), dtype=torch.float64))
-        if needs_closure(model.optimizer):
-            model.optimizer.step(_closure(setup, model, batch, parts, weight, total))
-        else:
-            model.optimizer.step()
+        with _alone(setup, recorder, f"the step of {type(model.optimizer).__name__}, which optimizer= makes,"):
+            if needs_closure(model.optimizer):
+                model.optimizer.step(_closure(setup, model, batch, parts, weight, total))
+            else:
+                model.optimizer.step()
         model.optimizer.zero_grad()
         _parameters(recorder, model, step)
 
@@ -214,11 +241,13 @@ def _backward(
         piece = batch if parts == 1 else rows(batch, part, parts)
         with outputs(model.modules.items(), watcher):
             before = torch.get_rng_state()
-            loss = setup.loss(model.made, piece)
+            with _alone(setup, recorder, "loss="):
+                loss = setup.loss(model.made, piece)
             _check_loss(loss)
             if not torch.equal(before, torch.get_rng_state()):
-                raise Unusable(_random(model))
-        (loss * weight).backward()
+                raise Unusable(_random(model, partial(setup.loss, model.made, piece)))
+        with _alone(setup, recorder, "the backward of loss="):
+            (loss * weight).backward()
         losses.append(local(loss.detach()).reshape(()) * weight)
     return torch.stack(losses).sum()
 
@@ -232,7 +261,8 @@ def _check_loss(loss: Any) -> None:
         raise Unusable("loss(model, batch) returned a tensor without a gradient")
 
 
-def _random(model: Reference) -> str:
+def _random(model: Reference, again: Callable[[], Any]) -> str:
+    """Return what draws random numbers, for which the loss is evaluated again."""
     active = [
         name
         for name, module in model.modules.items()
@@ -243,9 +273,15 @@ def _random(model: Reference) -> str:
             f"the plain model drops at random ({', '.join(active[:3])}), so two correct runs differ: build it with "
             "p=0, or make its masks from the position of each element."
         )
-    return (
-        "the plain model draws random numbers in its forward, so two correct runs differ: draw them from the batch."
-    )
+    roots = {"": model.made} if isinstance(model.made, nn.Module) else {}
+    with draws({**roots, **model.modules}.items()) as drawing:
+        again()
+    sentence = "loss= draws random numbers"
+    if drawing:
+        name = drawing[0]
+        module = f"`{name}` ({type(model.modules[name]).__name__})" if name else "the plain model"
+        sentence = f"{module} draws random numbers in its forward"
+    return f"{sentence}, so two correct runs differ: switch that off, or draw them from the batch."
 
 
 def _gradients(recorder: Recorder, model: Reference, step: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ from everyrank.parity.run.store import Shelf, Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.setup.split import Cut
+from everyrank.parity.values.lines import line_of_error
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def _kept(
 def _sendable(error: BaseException | None) -> Unusable | str | None:
     if error is None or isinstance(error, Unusable):
         return error
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    line = line_of_error(error)
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{line and f', at {line}'}"
 
 
 def noise(

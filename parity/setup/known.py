@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
@@ -11,9 +13,11 @@ from everyrank.parity.setup.given import Setup, own_dtype
 from everyrank.parity.setup.memory import collect
 from everyrank.parity.setup.models import parallelize, plain
 from everyrank.parity.setup.ranks import Ranks, groups_of_torch, named_groups
-from everyrank.parity.setup.split import Cut, choose, cuts_weights
+from everyrank.parity.setup.split import Cut, check_rows, choose, cuts_weights
 from everyrank.parity.values import dye
 from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.tree import local
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Known:
 
 def same_model(setup: Setup, ranks: Ranks) -> Known:
     """Check that the plain model is the same on each rank; that it is so each time is seen when it is built again."""
+    same_batches(setup, ranks)
     model = plain(setup)
     sizes = {name: each.shape for name, each in model.named_parameters()}
     known = Known(own_dtype(model), sizes, _sums(model))
@@ -50,6 +55,44 @@ def same_model(setup: Setup, ranks: Ranks) -> Known:
                     "model is the same on every rank; what differs by rank belongs into parallelize."
                 )
     return known
+
+
+def same_batches(setup: Setup, ranks: Ranks) -> None:
+    """Check that a step's batch is the same each time it is asked for, and on each rank."""
+    first, again = (_numbers(setup.whole_batch(0, torch.float64)) for _ in range(2))
+    steps = [first, *(_numbers(setup.whole_batch(step, torch.float64)) for step in range(1, setup.steps))]
+    gathered = ranks.gather((_other(first, again), steps))
+    for other, _ in gathered:
+        if other is not None:
+            raise Unusable(
+                f"batch(0) returns another batch each time{other}: each run asks for it again, so make it from the "
+                "number of the step alone, as `batches[step]`, not from an iterator or a generator that goes on."
+            )
+    for rank, (_, theirs) in enumerate(gathered):
+        for step, (known, mine) in enumerate(zip(gathered[0][1], theirs, strict=True)):
+            other = _other(known, mine)
+            if other is not None:
+                raise Unusable(
+                    f"batch({step}) returns another batch on rank {rank} than on rank 0{other}: it is the whole "
+                    "batch, the same on every rank; which part of it a rank trains on is said by split= or in step=."
+                )
+
+
+def _numbers(batch: Any) -> dict[str, int]:
+    """Return a number for each tensor of a batch, which is another if the tensor is."""
+    found = {}
+    for path, leaf in tree_flatten_with_path(batch)[0]:
+        if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
+            values = local(leaf.detach()).cpu().contiguous()
+            held = values.reshape(-1).view(torch.uint8).numpy().data
+            found[keystr(path)] = zlib.crc32(held, zlib.crc32(f"{tuple(leaf.shape)} {leaf.dtype}".encode()))
+    return found
+
+
+def _other(numbers: dict[str, int], others: dict[str, int]) -> str | None:
+    """Return where the first tensor is that two batches do not have alike, as words; None if there is none."""
+    names = [name for name in {**numbers, **others} if numbers.get(name) != others.get(name)]
+    return (names[0] and f", in {names[0]}") if names else None
 
 
 def _check_again(ranks: Ranks, known: Known, sums: dict[str, float]) -> None:
@@ -88,6 +131,7 @@ def dyed(setup: Setup, ranks: Ranks, known: Known) -> Found:
     held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), parallel.rename)
     cut = any(ranks.gather(cuts_weights(held, known.sizes)))
     chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)
+    check_rows(setup, ranks, chosen)
     found = Found(held, chosen, parallel.mixed, named_groups(ranks, groups_of_torch(parallel.modules)))
     del parallel
     collect(known.elements)

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from everyrank.model.counts import count
+from everyrank.parity.errors import Unusable
 from everyrank.parity.setup.given import Setup
+from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.parts import Part
-from everyrank.parity.values.tree import rows
+from everyrank.parity.values.tree import rows, rows_of
 from torch import nn
 
 
@@ -39,6 +42,35 @@ def choose(setup: Setup, modules: Iterable[nn.Module], cuts_weights: bool, rank:
         elif cuts_weights:
             return Cut(lambda batch: batch, "none, since ranks hold parts of weights", 1)
     return Cut(lambda batch: rows(batch, index, count), f"rows over {wrapper}", count)
+
+
+def check_rows(setup: Setup, ranks: Ranks, cut: Cut) -> None:
+    """Raise Unusable on every rank if the plain loop cannot cut the rows of one into microbatches."""
+    for fault in ranks.gather(_not_to_be_cut(setup, cut)) if setup.step is None else ():
+        if fault:
+            raise Unusable(
+                f"{fault}: return another number of rows from batch(step), change microbatches=, or cut the batch in "
+                "a step= of your own."
+            )
+
+
+def _not_to_be_cut(setup: Setup, cut: Cut) -> str:
+    """Return why the rows of this rank cannot be cut into microbatches, with the whole and the part, or nothing."""
+    batch, parts = setup.whole_batch(0, torch.float64), setup.microbatches
+    if callable(setup.split) and parts == 1:
+        return ""
+    total = rows_of(batch)
+    if not callable(setup.split) and total % cut.pieces:
+        return f"the batch has {count(total, 'row')}, which cannot be cut for {cut.pieces} ranks"
+    mine = rows_of(cut.apply(batch))
+    if mine % parts == 0:
+        return ""
+    if mine == total:
+        return f"the batch has {count(total, 'row')}, which cannot be cut into {parts} microbatches"
+    return (
+        f"the batch has {count(total, 'row')}, of which a rank has {mine}, and {count(mine, 'row')} cannot be cut "
+        f"into {parts} microbatches"
+    )
 
 
 def cuts_weights(holdings: Holdings, sizes: Mapping[str, torch.Size]) -> bool:

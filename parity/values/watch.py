@@ -64,6 +64,30 @@ def inputs(roots: Iterable[nn.Module], watcher: Callable[[Any], None]) -> Iterat
             handle.remove()
 
 
+@contextlib.contextmanager
+def draws(named: Iterable[tuple[str, nn.Module]]) -> Iterator[list[str]]:
+    """Note the names of modules that draw random numbers, the innermost first."""
+    drawing: list[str] = []
+    states: list[torch.Tensor] = []
+
+    def ends(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(*_: Any) -> None:
+            if not torch.equal(states.pop(), torch.get_rng_state()):
+                drawing.append(name)
+
+        return hook
+
+    handles = []
+    for name, module in named:
+        handles.append(module.register_forward_pre_hook(lambda *_: states.append(torch.get_rng_state())))
+        handles.append(module.register_forward_hook(ends(name)))
+    try:
+        yield drawing
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def watchable(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules below a root, but not what torch.compile has made one function of."""
     inside: list[str] = []

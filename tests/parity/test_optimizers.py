@@ -193,6 +193,16 @@ def test_gradients_that_are_wrong_before_a_clip_by_value_are_found(process_group
 # -- optimizers of other kinds ---------------------------------------------------------------------------------------
 
 
+def test_an_optimizer_over_ranks_is_refused_as_a_plain_optimizer(process_group: Any) -> None:
+    def over_all(parameters: Any) -> Any:
+        return ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1)
+
+    with pytest.raises(Unusable) as caught:
+        compare(optimizer=over_all)
+    assert "the step of ZeroRedundancyOptimizer, which optimizer= makes, calls a collective" in str(caught.value)
+    assert "return (module, optimizer) from parallelize" in str(caught.value)
+
+
 def test_an_optimizer_over_ranks_beside_a_plain_optimizer(process_group: Any) -> None:
     def parallelize(model: nn.Module) -> Any:
         wrapped = DistributedDataParallel(model)

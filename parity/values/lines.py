@@ -1,0 +1,57 @@
+"""The line of the user's code in which something happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+_TORCH, _OURS = os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep
+_PYTHON, _INSTALLED = sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("purelib") + os.sep
+
+
+def line_of_error(error: BaseException) -> str:
+    """Return the line of the user's code that an error went through last; empty if it went through none."""
+    return _last((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+
+
+def line_now() -> str:
+    """Return the line of the user's code that parity runs now; empty if it runs none."""
+    return _last((frame.f_code.co_filename, frame.f_lineno) for frame in reversed([*_called()]))
+
+
+def runs_a_module() -> bool:
+    """Return whether a module's forward runs now, inside of what parity calls."""
+    return any(frame.f_code.co_name == "_call_impl" for frame in _called())
+
+
+def _called() -> Iterator[FrameType]:
+    """Yield the frames of what parity has called in this thread, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        is_ours = frame.f_code.co_filename.startswith(_OURS)
+        # A mode of ours stands between the user's code and torch's.
+        if is_ours and frame.f_code.co_filename != __file__ and not frame.f_code.co_name.startswith("__torch_"):
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _last(lines: Iterable[tuple[str, int]]) -> str:
+    found = ""
+    for path, number in lines:
+        if not _is_of_others(path):
+            found = f"{os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path}:{number}"
+    return found
+
+
+def _is_of_others(path: str) -> bool:
+    if path.startswith(_PYTHON) and not path.startswith(_INSTALLED):
+        return True
+    return path.startswith(("<", _TORCH, _OURS))
