@@ -79,6 +79,8 @@ def written(
 ) -> Report:
     """Return the report, with the tensors of the step that is shown; of those judged are the tensors compared."""
     setup, truth, cut = training.setup, training.truth, training.found.cut
+    norms = training.known.batch_norms
+    unequal = unequal_parts(setup, truth, cut, norms, found[0].tensor) if found else ()
     reached = {each for step in judged for each in step.compared}
     everything = [
         each
@@ -98,7 +100,7 @@ def written(
         training.ranks.size,
         setup.steps,
         cut.words,
-        (*remarks, *(unequal_parts(setup, truth, cut) if found else ()), *_other_rates(shown, found)),
+        (*remarks, *unequal, *_other_rates(shown, found)),
         training.lacking(),
     )
 

@@ -111,7 +111,7 @@ class Activations:
             for leaf in self._batch:
                 if leaf.ndim != mine.ndim or leaf.dtype != mine.dtype:
                     continue
-                found = locate(local(mine.detach()).double(), leaf.double(), 0.0)
+                found = locate(local(mine.detach()).double(), local(leaf).double(), 0.0)
                 if found is not None:
                     self._hints.setdefault(number, []).insert(0, found[0])
                     return
@@ -177,6 +177,7 @@ class Activations:
         if piece is None or piece.shape != mine.shape:
             return None
         piece = piece.to(mine) * (self._factor if kind == BACKWARD else 1.0)
+        piece = torch.view_as_complex(piece.contiguous()) if value.is_complex() else piece
         if isinstance(value, DTensor):
             return DTensor.from_local(piece, value.device_mesh, value.placements, run_check=False)
         return piece

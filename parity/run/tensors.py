@@ -89,6 +89,10 @@ class Tensors:
                 self._late = {key: values.clone() for key, values in values_by_key.items()}
         for key, values in values_by_key.items():
             self._compare(GRADIENT, step, key, values if factor == 1 else values / factor)
+        for key, parameter in parameters(self._modules) if self._healed else ():
+            if key in values_by_key and parameter.grad is not None and parameter.grad.is_sparse:
+                # What was compared, and healed, is a copy.
+                parameter.grad = values_by_key[key].to_sparse(parameter.grad.sparse_dim())
 
     def own_norm(self, step: int) -> float:
         """Return the norm of the plain model's gradients of what this rank holds."""
@@ -123,8 +127,8 @@ class Tensors:
         for name, buffer in buffers(self._modules):
             known = (BUFFER, step, self._buffer_name(name))
             truth = self._store.get(known)
-            if truth is not None and truth.shape == buffer.shape:
-                mine = local(buffer)
+            mine = local(buffer)
+            if truth is not None and truth.shape == mine.shape:
                 error = distance(mine, truth) / scale(self._store, known)
                 self._seen.note(known, error)
                 if self._is_wrong(known, error):

@@ -98,14 +98,23 @@ def noise(
     return errors
 
 
-def unequal_parts(setup: Setup, truth: Truth, cut: Cut) -> tuple[str, ...]:
-    """Return what a user must know whose loss is no mean of the losses of parts, and who has no step of their own."""
+def unequal_parts(setup: Setup, truth: Truth, cut: Cut, norms: tuple[str, ...], first: str) -> tuple[str, ...]:
+    """Return what a user must know whose loss is no mean of the losses of parts, and who has no step of their own.
+
+    ``norms`` are the plain model's batch norms, and ``first`` is the first tensor that deviates.
+    """
+    if first in norms:
+        return (
+            f"`{first}` normalizes by the rows that it gets: those of a part are not the whole batch's, so ranks and "
+            "microbatches train something else than one process does. Normalize over all of them, build it with "
+            ".eval(), or take a norm that looks at one row",
+        )
     parts = cut.pieces * setup.microbatches
     if setup.step is not None or callable(setup.split):
         return ()
     if weight_of_parts(truth.store, parts) is not None:
         return ()
-    return (
-        f"the mean of the losses of {parts} equal parts of the batch is not the whole's, as with a mean over unequal "
-        "numbers of tokens: divide by the whole batch's number in loss=, or pass step=",
-    )
+    why = "with a mean over unequal numbers of tokens: divide by the whole batch's number in loss=, or pass step="
+    if norms:
+        why = f"`{norms[0]}` normalizes by the rows that it gets, unless it is built with .eval()"
+    return (f"the mean of the losses of {parts} equal parts of the batch is not the whole's, as {why}",)

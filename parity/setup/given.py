@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.values.names import Rename
-from everyrank.parity.values.tree import in_dtype
+from everyrank.parity.values.tree import has_numbers, in_dtype
 from torch import nn
 
 Loss = Callable[[Any, Any], Any]
@@ -124,8 +124,9 @@ def own_dtype(model: nn.Module) -> torch.dtype:
     """Return the dtype in which the user trains: that of most weights."""
     counts: dict[torch.dtype, int] = {}
     for parameter in model.parameters():
-        if parameter.is_floating_point():
-            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
+        if has_numbers(parameter):
+            dtype = parameter.dtype.to_real()
+            counts[dtype] = counts.get(dtype, 0) + parameter.numel()
     if not counts:
         raise Unusable("the plain model has no parameter with floating numbers: there is nothing to train.")
     return max(counts, key=lambda dtype: counts[dtype])

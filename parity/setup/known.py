@@ -17,6 +17,7 @@ from everyrank.parity.setup.split import Cut, check_rows, choose, cuts_weights
 from everyrank.parity.values import dye
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.tree import local
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 
@@ -30,6 +31,8 @@ class Known:
     """The sizes of its parameters, by name."""
     sums: dict[str, float]
     """The sums of their first values."""
+    batch_norms: tuple[str, ...] = ()
+    """The modules that normalize by the rows that they get."""
 
     @property
     def elements(self) -> int:
@@ -41,8 +44,11 @@ def same_model(setup: Setup, ranks: Ranks) -> Known:
     """Check that the plain model is the same on each rank; that it is so each time is seen when it is built again."""
     same_batches(setup, ranks)
     model = plain(setup)
-    sizes = {name: each.shape for name, each in model.named_parameters()}
-    known = Known(own_dtype(model), sizes, _sums(model))
+    sizes = {name: local(each.detach()).shape for name, each in model.named_parameters()}
+    norms = tuple(
+        name for name, module in model.named_modules() if isinstance(module, _BatchNorm) and module.training
+    )
+    known = Known(own_dtype(model), sizes, _sums(model), norms)
     del model
     if setup.one_rank:
         # What is built next is built on all ranks, and may be another.
@@ -104,7 +110,7 @@ def _check_again(ranks: Ranks, known: Known, sums: dict[str, float]) -> None:
 
 
 def _sums(model: torch.nn.Module) -> dict[str, float]:
-    return {name: float(each.detach().sum(dtype=torch.float64)) for name, each in model.named_parameters()}
+    return {name: float(local(each.detach()).sum(dtype=torch.float64)) for name, each in model.named_parameters()}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from everyrank.parity.values.names import (
     unwrapped,
     without_number,
 )
+from everyrank.parity.values.tree import module_in
 from everyrank.parity.values.watch import needs_closure, watchable
 from torch import nn
 
@@ -72,7 +73,7 @@ def reference(setup: Setup, dtype: torch.dtype, *, exact: bool, cast: bool, prep
     """
     model = setup.fresh()
     if exact or cast or dtype != own_dtype(model):
-        model = model.to(dtype)
+        model = module_in(model, dtype)
     prepare(model)
     if not setup.one_rank:
         named = dict(model.named_parameters())
@@ -106,12 +107,12 @@ def parallelize(setup: Setup, dtype: torch.dtype, *, exact: bool, prepare: Prepa
     """Call the user's parallelize on a fresh plain model."""
     model = setup.fresh()
     if exact or dtype != own_dtype(model):
-        model = model.to(dtype)
+        model = module_in(model, dtype)
     if not (setup.one_rank and setup.load is not None):
         _check_sizes(setup, model)
         prepare(model)
         return _made(setup, model, dtype, exact=exact)
-    whole = plain(setup).to(next(model.parameters()).dtype)
+    whole = module_in(plain(setup), next(model.parameters()).dtype.to_real())
     prepare(whole)
     return _made(setup, model, dtype, exact=exact, state=whole.state_dict())
 

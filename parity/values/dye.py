@@ -129,10 +129,10 @@ def offsets(sizes: Mapping[str, torch.Size]) -> dict[str, int]:
 def dye(plain: nn.Module) -> None:
     """Give each element of each parameter the value 1 + its number."""
     with torch.no_grad():
-        for name, start in offsets({name: each.shape for name, each in plain.named_parameters()}).items():
-            parameter = plain.get_parameter(name)
-            numbers = torch.arange(start + 1, start + 1 + parameter.numel(), dtype=torch.float64)
-            parameter.copy_(numbers.view(parameter.shape))
+        named = {name: local(each) for name, each in plain.named_parameters()}
+        for name, start in offsets({name: each.shape for name, each in named.items()}).items():
+            values = named[name]
+            values.copy_(torch.arange(start + 1, start + 1 + values.numel(), dtype=torch.float64).view(values.shape))
 
 
 def read(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
+from everyrank.parity.values.tree import has_numbers
 from torch import nn
 
 #: What wrappers of torch's put into the names of the modules that they wrap.
@@ -72,7 +73,7 @@ def buffers(modules: Iterable[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each buffer with floating numbers, under its name."""
     for module in modules:
         for name, buffer in module.named_buffers():
-            if buffer.is_floating_point():
+            if has_numbers(buffer):
                 yield name, buffer
 
 

@@ -8,21 +8,32 @@ from typing import Any
 import torch
 from everyrank.model.counts import count
 from everyrank.parity.errors import Unusable
+from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
     """Return the tensors with floating numbers, in order."""
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and has_numbers(leaf)]
+
+
+def has_numbers(value: torch.Tensor) -> bool:
+    """Return whether a tensor has floating numbers, which may be complex."""
+    return value.is_floating_point() or value.is_complex()
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds, without trust in what a DTensor claims of the whole."""
+    """Return what this rank holds, without trust in what a DTensor claims of the whole.
+
+    Of complex numbers these are the real and the imaginary parts, in a last dimension.
+    """
     if isinstance(value, DTensor):
         value = value.to_local()
     wait = getattr(value, "trigger_wait", None)  # an AsyncCollectiveTensor
-    return wait() if wait is not None else value
+    value = wait() if wait is not None else value
+    value = value.to_dense() if value.is_sparse else value
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
@@ -37,13 +48,24 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
     ):
         # An optimizer's step lays it out so, too.
         gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
-    values = local(gradient)
-    return values.to_dense() if values.is_sparse else values
+    return local(gradient)
 
 
 def in_dtype(tree: Any, dtype: torch.dtype) -> Any:
-    """Return the tree with its floating numbers in a dtype."""
-    return tree_map_only(torch.Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, tree)
+    """Return the tree with its floating numbers in a dtype; complex ones have their parts in it."""
+    return tree_map_only(torch.Tensor, lambda each: _in(each, dtype), tree)
+
+
+def module_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return the module with its floating numbers in a dtype: `to` takes the imaginary part off complex ones."""
+    module._apply(lambda each: _in(each, dtype))
+    return module
+
+
+def _in(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if value.is_complex():
+        return value.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def rows_of(batch: Any) -> int:
