@@ -105,6 +105,11 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
     matched = _matched(store, step, seen, set(groups))
     partial, missing = _outputs(store, step, seen, limit, matched)
     deviations = [*held, *(each.deviation for each in scalars if each.deviation is not None)]
+    if not any(each.kind == "activation-gradient" for each in partial):
+        # A loss inside of a model is a mean over what a rank has, which its caller may weigh.
+        numbers = {each.key for each in partial if not store[each.key].ndim}
+        missing |= {(each.kind, each.name) for each in partial if each.key in numbers}
+        partial = [each for each in partial if each.key not in numbers]
     if deviations:
         # An output that differs while all that is trained agrees is a convention, and no fault.
         deviations += [each for each in partial if each.error > LIMIT or each.words]
@@ -233,12 +238,15 @@ def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterato
 
 
 def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, ...]]) -> dict[Seat, set[int]]:
-    """Return the outputs that are right if they are summed over ranks, and gradients over calls: partial values."""
+    """Return the outputs that are right if they are summed over ranks, and gradients over calls: partial values.
+
+    A number that a module returns is summed over calls, too: of a loss inside of a model each part has its own.
+    """
     matched: dict[Seat, set[int]] = {}
     sums: dict[tuple[str, Output, int], dict[int, list[tuple[Output, torch.Tensor]]]] = {}
     for rank, each in enumerate(seen):
         for (kind, output), value in each.unmatched.items():
-            call = output[1] if kind == FORWARD else 0
+            call = output[1] if kind == FORWARD and value.ndim else 0
             sums.setdefault((kind, each.whole[output], call), {}).setdefault(rank, []).append(
                 (output, value.double())
             )
@@ -253,7 +261,7 @@ def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, .
             mine = [(rank, output, value) for rank in group for output, value in having[rank]]
             total = torch.stack([value for _, _, value in mine]).sum(0)
             hints = [part for rank, output, _ in mine for part in _parts_of(seen[rank], output)]
-            if _is_sum(kind, total, truth, near, len(group), hints):
+            if any(_is_sum(kind, total, truth, near, count, hints) for count in {len(group), len(mine)}):
                 for rank, output, _ in mine:
                     matched.setdefault((kind, output), set()).add(rank)
     return matched

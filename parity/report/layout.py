@@ -35,7 +35,7 @@ def of_elements(elements: Elements, shape: Sequence[int]) -> list[Block] | None:
 
 def of_part(part: Part, shape: Sequence[int]) -> list[Block] | None:
     """Return the blocks of a part of an output; None if they are too many."""
-    whole = [((0, size),) for size in shape]
+    whole = [((0, size),) for size in shape or (1,)]
     mine = [None if indices is None else _runs_of(indices) for indices in part.indices]
     if not part.flattened:
         known = [every if runs is None else runs for runs, every in zip(mine, whole, strict=False)]
