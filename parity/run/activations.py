@@ -132,7 +132,9 @@ class Activations:
         if value.requires_grad:
 
             @aside
-            def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+            def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
+                if gradient is None:  # the loss does not use this output
+                    return None
                 healed = self._truth_for((BACKWARD, output), truth, gradient)
                 self._compare((BACKWARD, output), truth, local((gradient if healed is None else healed).detach()))
                 return healed

@@ -46,7 +46,7 @@ def clip_by_hand(
         return ByHand(wanted, None)
     if abs(factor / wanted - 1) < (LIMIT if exact else 0.01):
         factor = wanted
-    near = LIMIT if exact else 100 * max(torch.finfo(each.dtype).eps for each in values.values())
+    near = LIMIT if exact else 100 * max((torch.finfo(each.dtype).eps for each in values.values()), default=0.0)
     for key, mine, expected in _pairs(store, step, shares, values):
         if not distance(mine / factor, expected) <= near * scale(store, key):
             return ByHand(wanted, None)

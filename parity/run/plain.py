@@ -234,7 +234,11 @@ def _backward(
         recorder.value((FORWARD, step, output), local(value))
         if value.requires_grad:
             # Gradients of outputs come in a backward's order; a module's name says whose they are.
-            value.register_hook(lambda gradient: recorder.value((BACKWARD, step, output), local(gradient)))
+            value.register_hook(
+                lambda gradient: (
+                    None if gradient is None else recorder.value((BACKWARD, step, output), local(gradient))
+                )
+            )
 
     losses = []
     for part in range(parts):
@@ -315,10 +319,17 @@ def _weight_of_parts(setup: Setup, model: Reference, dtype: torch.dtype, parts: 
     if rows_of(batch) % parts:
         return torch.tensor(math.nan)
     seed(SEED)
-    whole, *losses = (
-        float(local(setup.loss(model.made, piece)))
-        for piece in (batch, *(rows(batch, part, parts) for part in range(parts)))
-    )
+    whole = float(local(setup.loss(model.made, batch)))
+    try:
+        losses = [float(local(setup.loss(model.made, rows(batch, part, parts)))) for part in range(parts)]
+    except Exception as error:
+        if setup.has_own_parts:
+            return torch.tensor(math.nan)
+        raise Unusable(
+            "loss(model, batch) takes the whole batch, and no part of its rows, into which the plain loop cuts it: "
+            f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}. Put what belongs to a row into the "
+            "batch, or pass step=."
+        ) from None
     near = 1e-8 if dtype == torch.float64 else 1e3 * torch.finfo(dtype).eps
     known = (1 / parts, 1.0, *(1 / count for count in range(2, parts) if parts % count == 0))
     found = (each for each in known if math.isclose(sum(losses) * each, whole, rel_tol=near))
@@ -342,7 +353,10 @@ def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[
             for number in range(count):
                 for piece in range(pieces):
                     part = rows(batch, piece * count + number, pieces * count)
-                    (setup.loss(model.made, part) / (count * pieces)).backward()
+                    try:
+                        (setup.loss(model.made, part) / (count * pieces)).backward()
+                    except Exception:  # what has the whole batch's shape takes no part of it
+                        return []
                 gradients = [(name, each.grad) for name, each in model.parameters.items() if each.grad is not None]
                 found.append({name: local(gradient).reshape(-1)[:MOST].clone() for name, gradient in gradients})
                 for each in model.parameters.values():

@@ -110,7 +110,7 @@ def unequal_parts(setup: Setup, truth: Truth, cut: Cut, norms: tuple[str, ...], 
             ".eval(), or take a norm that looks at one row",
         )
     parts = cut.pieces * setup.microbatches
-    if setup.step is not None or callable(setup.split):
+    if setup.has_own_parts:
         return ()
     if weight_of_parts(truth.store, parts) is not None:
         return ()

@@ -64,6 +64,11 @@ class Setup:
         """Whether the reference is the user's parallel code in a world of one."""
         return self.reference == "one rank"
 
+    @property
+    def has_own_parts(self) -> bool:
+        """Whether the user says how a batch is cut: what the plain loop trains on is then nothing of theirs."""
+        return self.step is not None or callable(self.split)
+
     def fresh(self) -> nn.Module:
         """Return the plain model as the user builds it."""
         seed(SEED)

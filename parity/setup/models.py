@@ -150,7 +150,9 @@ def _made(
         if exact:
             drop_mixed_precision(modules)
         if optimizer is None:
-            optimizer = setup.optimizer([each for _, each in parameters(modules) if each.requires_grad])
+            trained = [each for _, each in parameters(modules) if each.requires_grad]
+            # Torch refuses an optimizer of nothing, and a rank may hold none of the parameters.
+            optimizer = setup.optimizer(trained) if trained else plain_sgd([nn.Parameter(torch.empty(0))])
     if setup.step is None and needs_closure(optimizer):
         raise Unusable(
             f"{type(optimizer).__name__} needs a closure in its step: pass step=, which calls "

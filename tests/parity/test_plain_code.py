@@ -1,0 +1,131 @@
+"""What correct code of users does, and nothing says that it must not: parity is silent on it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from everyrank.parity import Parted, Unusable
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.parity.test_use_and_misuse import Net, compare, loss
+
+pytestmark = pytest.mark.world(2)
+
+Batch = dict[str, torch.Tensor]
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1)
+
+
+def clipped(model: nn.Module, limit: float, epsilon: float = 1e-6) -> torch.Tensor:
+    """Clip by hand, and return the norm."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    norm = torch.sqrt(torch.stack([(each**2).sum() for each in gradients]).sum())
+    for each in gradients:
+        each.mul_((limit / (norm + epsilon)).clamp(max=1.0))
+    return norm
+
+
+# -- what a rank has not ---------------------------------------------------------------------------------------------
+
+
+class Nothing(nn.Module):
+    """What a rank has that holds no parameter."""
+
+
+def test_a_rank_that_holds_no_parameter_needs_no_stand_in(process_group: Any) -> None:
+    def step(model: Any, optimizer: Any, batch: Batch) -> Any:
+        found = norm = None
+        if dist.get_rank() == 0:
+            found = loss(model, batch)
+            found.backward()
+            norm = clipped(model, 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+        return found, norm
+
+    def parallelize(model: nn.Module) -> nn.Module:
+        return model if dist.get_rank() == 0 else Nothing()
+
+    assert compare(parallelize=parallelize, step=step, clip=0.01, optimizer=adamw).passed
+
+
+class TwoHeads(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(6, 2)
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        hidden = torch.tanh(self.first(rows))
+        return self.last(hidden), self.second(hidden)
+
+
+@pytest.mark.parametrize("clip", [None, 0.01])
+def test_an_output_that_the_loss_does_not_use(clip: float | None, process_group: Any) -> None:
+    def parallelize(model: nn.Module) -> nn.Module:
+        return DistributedDataParallel(model, find_unused_parameters=True)
+
+    def of_the_first(model: Any, batch: Batch) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch["rows"])[0], batch["labels"])
+
+    assert compare(model=TwoHeads, parallelize=parallelize, loss=of_the_first, clip=clip).passed
+
+
+class Unused(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+def test_a_parameter_without_a_gradient(process_group: Any) -> None:
+    def parallelize(model: nn.Module) -> nn.Module:
+        return DistributedDataParallel(model, find_unused_parameters=True)
+
+    assert compare(model=Unused, parallelize=parallelize).passed
+
+
+# -- tables of the whole batch ---------------------------------------------------------------------------------------
+
+
+def _table() -> torch.Tensor:
+    return torch.linspace(0.5, 1.5, 24).view(8, 3)
+
+
+def weighted(model: Any, batch: Batch, rows: slice = slice(None)) -> torch.Tensor:
+    """A loss with a table that has the whole batch's rows."""
+    output = model(batch["rows"]) * _table()[rows].to(batch["rows"])
+    return nn.functional.cross_entropy(output, batch["labels"])
+
+
+def on_own_rows(model: Any, optimizer: Any, batch: Batch, forgotten: str = "") -> torch.Tensor:
+    mine = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
+    found = weighted(model, {name: each[mine] for name, each in batch.items()}, mine)
+    found.backward()
+    for name, each in model.named_parameters():
+        if name != forgotten:
+            dist.all_reduce(each.grad)
+            each.grad /= dist.get_world_size()
+    optimizer.step()
+    optimizer.zero_grad()
+    return found.detach()
+
+
+def test_a_step_may_know_a_table_of_the_whole_batch(process_group: Any) -> None:
+    assert compare(parallelize=lambda model: model, loss=weighted, step=on_own_rows).passed
+
+
+def test_a_fault_beside_such_a_table_is_found(process_group: Any) -> None:
+    step = functools.partial(on_own_rows, forgotten="last.bias")
+    with pytest.raises(Parted, match=r"^parity: gradient of `last\.bias` is not reduced over ranks"):
+        compare(parallelize=lambda model: model, loss=weighted, step=step)
+
+
+def test_the_plain_loop_says_that_it_needs_parts(process_group: Any) -> None:
+    with pytest.raises(Unusable, match=r"takes the whole batch, and no part of its rows, .*: RuntimeError: "):
+        compare(loss=weighted)
