@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
 from everyrank.parity.judge.steps import Deviation
+from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.run.parallel import Trace
-from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
+from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import MOST, Share
 from everyrank.suites.compare.patterns.evidence import AllRanks
 from everyrank.suites.compare.patterns.fit import Fit, of_all_ranks
-from everyrank.suites.compare.patterns.likeness import Held, all_of
+from everyrank.suites.compare.patterns.likeness import Held, all_of, distance, multiple
 
 
 class Witnesses:
@@ -137,6 +138,33 @@ class Witnesses:
 
 def _times(seen: AllRanks, factor: float, rank: int) -> torch.Tensor:
     return seen.expected(rank) * factor
+
+
+def of_all_gradients(trace: Trace, step: int) -> float | None:
+    """Return the factor that all gradients of this rank have alike; 1 if it has none, and None if they have none."""
+    pairs = [
+        (values.double(), share.looked_at(share.expected(truth)).double(), scale(trace.store, key))
+        for share in trace.holdings.shares
+        if (truth := trace.store.get(key := (GRADIENT, step, share.name))) is not None and truth.any()
+        for values in [trace.seen.kept.get((*key, share.key), torch.empty(0))]
+    ]
+    if not pairs:
+        return 1.0
+    if any(values.shape != expected.shape for values, expected, _ in pairs):
+        return None  # one of them is right
+    factor = multiple(*(torch.cat(each) for each in list(zip(*pairs, strict=True))[:2]))
+    near = 100 * torch.finfo(trace.dtype).eps if torch.finfo(trace.dtype).eps > LIMIT else LIMIT
+    is_alike = all(distance(values, factor * expected) <= near * factor * unit for values, expected, unit in pairs)
+    return factor if is_alike else None
+
+
+def alike(factors: Sequence[float | None]) -> float | None:
+    """Return the factor that all ranks have, without those that have no gradient."""
+    known = {factor for factor in factors if factor != 1.0}
+    first = next(iter(known), None)
+    if first is None or any(each is None or abs(each / first - 1) > 1e-3 for each in known):
+        return None
+    return first
 
 
 def _moved(store: Store, key: Key) -> torch.Tensor:

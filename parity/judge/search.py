@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from everyrank.parity.judge.evidence import Witnesses
+from everyrank.parity.judge.evidence import Witnesses, alike, of_all_gradients
 from everyrank.parity.judge.initial import initial
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
-from everyrank.parity.run.plain import BACKWARD, FORWARD, microbatch_gradients
+from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM, microbatch_gradients
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 
@@ -71,9 +71,24 @@ class Search:
         """Return the first deviation, with the others of its kind to which the same has happened."""
         first, *others = wide.judged[-1].deviations
         pattern = self.pattern(wide, first)
+        if first.kind == "gradient" and (clipped := self._clipped(wide, pattern)) is not None:
+            return Fault(first, clipped, tuple(each.name for each in others if each.kind == first.kind))
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
         return Fault(first, pattern, tuple(same))
+
+    def _clipped(self, wide: Pass, pattern: Fit | None) -> Fit | None:
+        """Return what is asked of a user with a step of their own, if one factor makes all gradients smaller."""
+        training, trace = self._training, wide.trace
+        setup, step = training.setup, wide.judged[-1].step
+        if setup.step is None or setup.clip is not None or (pattern is not None and pattern.id == "sum-for-mean"):
+            return None
+        factor = training.ranks.decide(of_all_gradients(trace, step), alike)
+        if factor is None or factor > 1:
+            return None
+        norm = factor * float(trace.store[NORM, step])
+        words = f"is {factor:.4g} times the plain model's, as every gradient: step divides by another number, or it "
+        return Fit("", f"{words}clips by hand to a norm of {norm:.4g}: then pass clip={norm:.4g}")
 
     def _unreduced(self, wide: Pass, healed: Healed) -> Fault | None:
         """Return the partial output that is the cause of the first deviation, if putting the truth there heals it.

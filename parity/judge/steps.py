@@ -219,6 +219,8 @@ def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterato
         allowed = limit((kind, step))
         if allowed is None:
             continue
+        # Who sends a number to a log may round it before, in the pass in fp64, too.
+        allowed = max(allowed, *(2 * each.rounding.get(kind, 0.0) for each in seen))
         unit = scale(store, (kind, step))
         # Of a number that is not one, `max` says what it likes.
         finite = all(math.isfinite(number) for number in numbers)

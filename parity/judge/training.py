@@ -77,12 +77,18 @@ class Training:
             )
 
     def clipped_as(self, wide: Pass) -> Training:
-        """Return the training whose plain model clips as the ranks do, if nobody has said to which norm or value."""
+        """Return the training whose plain model clips as the ranks do: to which norm or value, and how."""
         norm = self._alike("norms", wide.trace.clipped) if self.setup.clip is None else None
         value = self._alike("values", wide.trace.clamped)
-        if norm is None and value is None:
+        epsilons = {each for each in self.ranks.gather(wide.trace.epsilon) if each is not None}
+        setup = replace(
+            self.setup,
+            clip=self.setup.clip if norm is None else norm,
+            clamp=value,
+            epsilon=epsilons.pop() if len(epsilons) == 1 else self.setup.epsilon,
+        )
+        if setup == self.setup:
             return self
-        setup = replace(self.setup, clip=self.setup.clip if norm is None else norm, clamp=value)
         return Training(
             setup, self.ranks, self.known, self.found, truth(setup, self.ranks, self.truth.dtype, self.found.cut, [])
         )

@@ -54,6 +54,8 @@ class Seen:
     norm: float | None = None
     rates: tuple[float, ...] = ()
     """The learning rates with which the optimizer steps."""
+    rounding: dict[str, float] = field(default_factory=dict)
+    """How the loss and the norm were rounded that the user's step returned."""
     own_norm: float = 0.0
     """The norm of the plain model's gradients of what this rank holds."""
 

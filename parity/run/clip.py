@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import torch
 from everyrank.parity.run.activations import LIMIT
-from everyrank.parity.run.plain import GRADIENT, NORM, Key, scale
+from everyrank.parity.run.plain import GRADIENT, NORM, Key, clip_factor, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.values.dye import Share
 from everyrank.suites.compare.patterns.likeness import distance
+
+#: What a clip by hand adds to the norm: nothing in most, torch's 1e-6 in others.
+_EPSILONS = (1e-6, 0.0, 1e-8, 1e-12, 1e-7, 1e-5)
+
+#: How near a factor is whose norm was rounded to fp32.
+_ROUNDED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -21,10 +27,13 @@ class ByHand:
     """The factor that all gradients have alike; the plain model's if they have none."""
     norm: float | None
     """The norm that this factor comes from; None if the gradients have no factor alike."""
+    epsilon: float | None = None
+    """What was added to the norm, if the factor shows it."""
 
 
 def clip_by_hand(
     most: float,
+    epsilon: float,
     store: Store,
     step: int,
     shares: Mapping[str, Sequence[Share]],
@@ -36,7 +45,7 @@ def clip_by_hand(
     A factor that they have alike and that is not the plain model's is a fault of the norm, and of no gradient.
     """
     norm = float(store[NORM, step])
-    wanted = min(1.0, most / (norm + 1e-6))
+    wanted = clip_factor(most, norm, epsilon)
     both = square = 0.0
     for _, mine, expected in _pairs(store, step, shares, values):
         both += float((mine * expected).sum())
@@ -44,13 +53,16 @@ def clip_by_hand(
     factor = both / square if square else wanted
     if not 0.01 < factor / wanted < 100:
         return ByHand(wanted, None)
-    if abs(factor / wanted - 1) < (LIMIT if exact else 0.01):
-        factor = wanted
+    usual = (epsilon, *_EPSILONS) if exact and factor < 1 - LIMIT else ()
+    found = next((each for each in usual if abs(factor / clip_factor(most, norm, each) - 1) < LIMIT), None)
+    if found is not None:
+        wanted = factor = clip_factor(most, norm, found)
+    is_right = abs(factor / wanted - 1) < (_ROUNDED if exact else 0.01)
     near = LIMIT if exact else 100 * max((torch.finfo(each.dtype).eps for each in values.values()), default=0.0)
     for key, mine, expected in _pairs(store, step, shares, values):
         if not distance(mine / factor, expected) <= near * scale(store, key):
             return ByHand(wanted, None)
-    return ByHand(factor, norm * wanted / factor)
+    return ByHand(factor, norm if is_right else norm * wanted / factor, found)
 
 
 def _pairs(

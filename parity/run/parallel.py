@@ -35,6 +35,8 @@ class Trace:
     """To which norm torch's function clipped."""
     clamped: float | None
     """To which value torch's function clipped."""
+    epsilon: float | None
+    """What a clip by hand adds to the norm."""
 
 
 class Rank:
@@ -67,7 +69,10 @@ class Rank:
 
     def trace(self) -> Trace:
         """Return what is kept of the pass."""
-        return Trace(self._store, self._holdings, self._dtype, self._seen, self._tensors.clipped, self._clamped)
+        tensors = self._tensors
+        return Trace(
+            self._store, self._holdings, self._dtype, self._seen, tensors.clipped, self._clamped, tensors.epsilon
+        )
 
     def start(self) -> Seen:
         """Return what the initialization is."""
@@ -137,6 +142,11 @@ class Rank:
         self._seen.loss = _number(loss)
         if norm is not None:
             self._seen.norm = _number(norm)
+        self._seen.rounding = {
+            kind: torch.finfo(each.dtype).eps
+            for kind, each in ((LOSS, loss), (NORM, norm))
+            if isinstance(each, torch.Tensor) and each.is_floating_point()
+        }
 
     def _clip(self, step: int, clip: Clip) -> None:
         self._tensors.clipped = clip.most

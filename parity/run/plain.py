@@ -120,6 +120,11 @@ def scale(store: Store, key: Key) -> float:
     return max(largest, 1e-12)
 
 
+def clip_factor(most: float, norm: float, epsilon: float) -> float:
+    """Return by how much a clip makes gradients of this norm smaller."""
+    return min(1.0, most / (norm + epsilon)) if norm + epsilon else 1.0
+
+
 def play(
     setup: Setup,
     recorder: Recorder,
@@ -186,7 +191,11 @@ def rates(optimizer: Any) -> tuple[float, ...]:
 
 def _clip(setup: Setup, model: Reference) -> None:
     if setup.clip is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters.values(), setup.clip)
+        gradients = [each.grad for each in model.parameters.values() if each.grad is not None]
+        norm = torch.nn.utils.get_total_norm([local(each) for each in gradients])
+        factor = clip_factor(setup.clip, float(norm), setup.epsilon)
+        for each in gradients if factor < 1 else ():
+            each.mul_(factor)
     if setup.clamp is not None:
         torch.nn.utils.clip_grad_value_(model.parameters.values(), setup.clamp)
 

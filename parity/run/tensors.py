@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from everyrank.parity.run.activations import Seen
 from everyrank.parity.run.clip import clip_by_hand
-from everyrank.parity.run.plain import BUFFER, GRADIENT, PARAMETER, START, Key, scale
+from everyrank.parity.run.plain import BUFFER, GRADIENT, PARAMETER, START, Key, clip_factor, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.dye import Holdings, Share
@@ -37,6 +37,8 @@ class Tensors:
         self._healed, self._exact = healed, exact
         #: To which norm torch's function clips, if the user calls it.
         self.clipped: float | None = None
+        #: What a clip by hand adds to the norm, where it was first seen.
+        self.epsilon: float | None = None
         self._by_key: dict[str, list[Share]] = {}
         for share in holdings.shares:
             self._by_key.setdefault(share.key, []).append(share)
@@ -82,8 +84,11 @@ class Tensors:
                 values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
         factor = scale
         if self._setup.clip is not None and self.clipped is None and self._setup.step is not None:
-            by_hand = clip_by_hand(self._setup.clip, self._store, step, self._by_key, values_by_key, self._exact)
+            by_hand = clip_by_hand(
+                self._setup.clip, self._setup.epsilon, self._store, step, self._by_key, values_by_key, self._exact
+            )
             factor, self._seen.norm = by_hand.factor, by_hand.norm
+            self.epsilon = by_hand.epsilon if self.epsilon is None else self.epsilon
             if by_hand.norm is None:
                 # Each rank may have clipped by another norm: by which, the user's step returns.
                 self._late = {key: values.clone() for key, values in values_by_key.items()}
@@ -108,7 +113,7 @@ class Tensors:
         """Compare gradients again that were clipped by hand, by the norm that the user's step has returned."""
         if not self._late or self._seen.norm is None or self._setup.clip is None:
             return
-        factor = min(1.0, self._setup.clip / (self._seen.norm + 1e-6))
+        factor = clip_factor(self._setup.clip, self._seen.norm, self._setup.epsilon)
         for known in [known for known in self._seen.errors if known[0] == GRADIENT]:
             del self._seen.errors[known]
         self._seen.kept = {key: values for key, values in self._seen.kept.items() if key[0] != GRADIENT}

@@ -53,6 +53,8 @@ class Setup:
     clip: float | None = None
     clamp: float | None = None
     """The value to which gradients are clipped: torch's function is watched, and nobody says it."""
+    epsilon: float = 1e-6
+    """What the ranks' clip adds to the norm; torch's function adds this."""
     steps: int = 3
     microbatches: int = 2
     compared: float = 0.9

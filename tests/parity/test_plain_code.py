@@ -23,6 +23,10 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.1)
 
 
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.5)
+
+
 def clipped(model: nn.Module, limit: float, epsilon: float = 1e-6) -> torch.Tensor:
     """Clip by hand, and return the norm."""
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
@@ -88,6 +92,75 @@ def test_a_parameter_without_a_gradient(process_group: Any) -> None:
         return DistributedDataParallel(model, find_unused_parameters=True)
 
     assert compare(model=Unused, parallelize=parallelize).passed
+
+
+# -- clips by hand ---------------------------------------------------------------------------------------------------
+
+
+def averaged(model: nn.Module) -> None:
+    for each in model.parameters():
+        dist.all_reduce(each.grad)
+        each.grad /= dist.get_world_size()
+
+
+def own_rows(batch: Batch) -> Batch:
+    return {name: each.chunk(dist.get_world_size())[dist.get_rank()] for name, each in batch.items()}
+
+
+def over_ranks(value: torch.Tensor) -> torch.Tensor:
+    mean = value.detach().clone()
+    dist.all_reduce(mean)
+    return mean / dist.get_world_size()
+
+
+@pytest.mark.parametrize("optimizer", [adamw, sgd])
+@pytest.mark.parametrize("returned", ["norm", "rounded norm", "no norm"])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-8, 1e-6])
+def test_a_clip_by_hand_may_add_what_it_likes_to_the_norm(
+    epsilon: float, returned: str, optimizer: Any, process_group: Any
+) -> None:
+    def step(model: Any, optimizer: Any, batch: Batch) -> Any:
+        found = loss(model, own_rows(batch))
+        found.backward()
+        averaged(model)
+        norm = clipped(model, 0.2, epsilon)
+        optimizer.step()
+        optimizer.zero_grad()
+        found = over_ranks(found)
+        if returned == "no norm":
+            return found
+        return found, norm if returned == "norm" else torch.tensor(float(norm), dtype=torch.float32)
+
+    assert compare(parallelize=lambda model: model, step=step, clip=0.2, optimizer=optimizer).passed
+
+
+def test_a_number_may_be_rounded_for_a_log(process_group: Any) -> None:
+    def step(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
+        found = loss(model, own_rows(batch))
+        found.backward()
+        averaged(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        return over_ranks(torch.tensor(found.item(), dtype=torch.float32))
+
+    assert compare(parallelize=lambda model: model, step=step).passed
+
+
+def test_a_clip_by_hand_that_nobody_has_named_is_asked_for(process_group: Any) -> None:
+    def step(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
+        found = loss(model, own_rows(batch))
+        found.backward()
+        averaged(model)
+        clipped(model, 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+        return over_ranks(found)
+
+    with pytest.raises(
+        Parted,
+        match=r"^parity: .* as every gradient: .* or it clips by hand to a norm of 0\.01: then pass clip=0\.01 ",
+    ):
+        compare(parallelize=lambda model: model, step=step)
 
 
 # -- tables of the whole batch ---------------------------------------------------------------------------------------
