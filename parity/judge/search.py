@@ -71,11 +71,21 @@ class Search:
         """Return the first deviation, with the others of its kind to which the same has happened."""
         first, *others = wide.judged[-1].deviations
         pattern = self.pattern(wide, first)
+        if first.kind == "loss" and not others and pattern is not None and not pattern.id:
+            return Fault(first, self._own_mean(pattern))
         if first.kind == "gradient" and (clipped := self._clipped(wide, pattern)) is not None:
             return Fault(first, clipped, tuple(each.name for each in others if each.kind == first.kind))
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
         return Fault(first, pattern, tuple(same))
+
+    def _own_mean(self, pattern: Fit) -> Fit:
+        """Return what is said of a loss that is another number, while all that is trained is right."""
+        if self._training.setup.step is None:
+            return pattern
+        words = "while all that is trained is the plain model's, as where it is the mean over a rank's own rows"
+        ways = "the mean over the whole batch, the rank's share of it (a term of a sum or a mean over ranks), or None"
+        return Fit("", f"{pattern.text}, {words}: return {ways}")
 
     def _clipped(self, wide: Pass, pattern: Fit | None) -> Fit | None:
         """Return what is asked of a user with a step of their own, if one factor makes all gradients smaller."""

@@ -66,7 +66,7 @@ class Report:
     """What was compared, and what was found."""
 
     findings: tuple[Finding, ...]
-    """The faults, the first one first. Each but the first is independent of those before it."""
+    """The faults, the first one first. Each but the first is independent of those before it, if these are no loss."""
     lines: tuple[Line, ...]
     compared: int
     tensors: int
@@ -89,7 +89,7 @@ class Report:
         lines = [f"parity: {self.findings[0].sentence()}" if self.findings else self._agrees(), ""]
         if self.findings:
             lines += [*self._table(), ""]
-        lines += [f"also, independent of it: {finding.sentence()}" for finding in self.findings[1:4]]
+        lines += [f"{self._also(finding)}: {finding.sentence()}" for finding in self.findings[1:4]]
         lines += self.remarks
         if self.not_compared:
             names = ", ".join(self.not_compared[:_NAMED])
@@ -101,6 +101,13 @@ class Report:
         if self.findings:
             lines.append(f"to repeat: steps={max(self.findings[0].step, 1)} is enough")
         return "\n".join(lines)
+
+    def _also(self, finding: Finding) -> str:
+        """Return what another fault is to the first: of a loss that differs, the gradient differs, too."""
+        first = self.findings[0]
+        if first.kind == "loss" and first.step == finding.step:
+            return "also, perhaps by the same cause, as another loss has other gradients"
+        return "also, independent of it"
 
     def _agrees(self) -> str:
         steps = (

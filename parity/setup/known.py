@@ -16,6 +16,7 @@ from everyrank.parity.setup.ranks import Ranks, groups_of_torch, named_groups
 from everyrank.parity.setup.split import Cut, check_rows, choose, cuts_weights
 from everyrank.parity.values import dye
 from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.names import parameters, without_number
 from everyrank.parity.values.tree import local
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import keystr, tree_flatten_with_path
@@ -110,6 +111,12 @@ def _check_again(ranks: Ranks, known: Known, sums: dict[str, float]) -> None:
 
 
 def _sums(model: torch.nn.Module) -> dict[str, float]:
+    without = next((name for name, each in model.named_parameters() if each.is_meta), None)
+    if without is not None:
+        raise Unusable(
+            f"model() makes {without} on the meta device, where it has no values: build the plain model on the CPU. "
+            'What parallelize needs without values it can make with model.to("meta"), and load= gives it values.'
+        )
     return {name: float(local(each.detach()).sum(dtype=torch.float64)) for name, each in model.named_parameters()}
 
 
@@ -134,6 +141,12 @@ def dyed(setup: Setup, ranks: Ranks, known: Known) -> Found:
         dye.dye(fresh)
 
     parallel = parallelize(setup, torch.float64, exact=True, prepare=prepare)
+    without = [key for key, each in parameters(parallel.modules) if each.is_meta]
+    for key in (keys[0] for keys in ranks.gather(without) if keys):
+        raise Unusable(
+            f"parallelize leaves {without_number(key)} on the meta device, where it has no values: pass load=, which "
+            "gives it those of the plain model's state dict."
+        )
     held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), parallel.rename)
     cut = any(ranks.gather(cuts_weights(held, known.sizes)))
     chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)

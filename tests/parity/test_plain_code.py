@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import pytest
@@ -202,3 +203,85 @@ def test_a_fault_beside_such_a_table_is_found(process_group: Any) -> None:
 def test_the_plain_loop_says_that_it_needs_parts(process_group: Any) -> None:
     with pytest.raises(Unusable, match=r"takes the whole batch, and no part of its rows, .*: RuntimeError: "):
         compare(loss=weighted)
+
+
+# -- the loss that a step returns ------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_the_mean_over_own_rows_is_told_as_that(process_group: Any) -> None:
+    def step(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
+        """Rank 0 has six of eight rows, and each rank returns what it would log."""
+        part = slice(6) if dist.get_rank() == 0 else slice(6, 8)
+        found = loss(model, {name: each[part] for name, each in batch.items()})
+        (found * (part.stop - (part.start or 0)) / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return found.detach()
+
+    with pytest.raises(Parted) as caught:
+        compare(parallelize=DistributedDataParallel, step=step)
+    told = str(caught.value).splitlines()[0]
+    assert re.match(
+        r"parity: the loss is [\d.]+ and [\d.]+ instead of 1\.\d+, while all that is trained is the", told
+    )
+    assert "return the mean over the whole batch, the rank's share of it" in told
+    assert "also" not in str(caught.value)
+
+
+def test_gradients_beside_a_wrong_loss_are_not_called_independent(process_group: Any) -> None:
+    def step(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
+        mine = own_rows(batch)
+        found = nn.functional.cross_entropy(model(mine["rows"]), mine["labels"], label_smoothing=0.1)
+        found.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return over_ranks(found)
+
+    with pytest.raises(Parted) as caught:
+        compare(parallelize=DistributedDataParallel, step=step)
+    assert caught.value.report.findings[0].kind == "loss"
+    assert "independent" not in str(caught.value)
+    assert "also, perhaps by the same cause, as another loss has other gradients: gradient of" in str(caught.value)
+
+
+# -- what cannot be compared is one sentence -------------------------------------------------------------------------
+
+
+def test_a_plain_model_without_values_is_refused(process_group: Any) -> None:
+    def model() -> nn.Module:
+        with torch.device("meta"):
+            return Net()
+
+    with pytest.raises(
+        Unusable, match=r"^model\(\) makes first\.weight on the meta device, where it has no values: "
+    ):
+        compare(model=model)
+
+
+def test_a_parallel_model_without_values_is_refused(process_group: Any) -> None:
+    with pytest.raises(
+        Unusable, match=r"^parallelize leaves module\.first\.weight on the meta device, .*: pass load="
+    ):
+        compare(parallelize=lambda model: DistributedDataParallel(model).to("meta"))
+
+
+def test_a_model_made_without_values_is_compared_once_load_gives_them(process_group: Any) -> None:
+    def load(model: Any, whole: dict[str, torch.Tensor]) -> None:
+        model.load_state_dict(whole, assign=True)
+        for each in model.parameters():
+            each.register_hook(over_ranks)
+
+    assert compare(parallelize=lambda model: model.to("meta"), load=load).passed
+
+
+class DropsClasses(Net):
+    """A DiT's labels, some of which are left out at random while it trains."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        kept = torch.rand(len(rows)) > 0.1 if self.training else torch.ones(len(rows), dtype=torch.bool)
+        return super().forward(torch.where(kept[:, None], rows, 0.0))
+
+
+def test_a_model_that_draws_which_classes_it_drops_is_refused(process_group: Any) -> None:
+    with pytest.raises(Unusable, match="the plain model draws random numbers in its forward"):
+        compare(model=DropsClasses)
