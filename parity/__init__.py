@@ -4,7 +4,7 @@
 """
 
 from everyrank.parity.api import parity
-from everyrank.parity.errors import Unusable
+from everyrank.parity.errors import Defect, Unusable
 from everyrank.parity.report.report import Finding, Parted, Report
 
-__all__ = ["Finding", "Parted", "Report", "Unusable", "parity"]
+__all__ = ["Defect", "Finding", "Parted", "Report", "Unusable", "parity"]

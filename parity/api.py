@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from everyrank.parity.errors import Unusable
+from everyrank.parity.errors import Unusable, defect
 from everyrank.parity.judge.search import Search
 from everyrank.parity.judge.training import Training
 from everyrank.parity.report import record
@@ -96,6 +96,10 @@ def parity(
     except Unusable as unusable:
         # What is to be written instead is in its text, and nothing in the lines that found it out.
         raise unusable.with_traceback(None) from None
+    except Exception as error:
+        if (found := defect(error)) is None:
+            raise
+        raise found.with_traceback(None) from None
     if not report.passed:
         raise Parted(report)
     return report

@@ -1,7 +1,60 @@
-"""The exception of a call that can compare nothing."""
+"""The exceptions of a call that can compare nothing: by what it was given, or by a fault of its own."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
 
 
 class Unusable(ValueError):
     """What parity was given cannot be compared; the message says what to write instead."""
 
     __module__ = "everyrank.parity"  # where users import it from: a failure begins with this name
+
+
+class Defect(RuntimeError):
+    """Parity itself has failed, and knows nothing of the user's code; the message asks for a report."""
+
+    __module__ = "everyrank.parity"
+
+
+#: Functions of ours that only hand on what others call: who called them is who was at it.
+_HAND_ON = frozenset({"__torch_function__", "apart", "watched", "<lambda>"})
+
+#: Functions of ours that run the user's code or reach other ranks: what torch raises there is none of our faults.
+_RUN_THEIRS = frozenset(
+    {
+        *("_backward", "_check_sizes", "_loop", "_made", "_number", "_returned", "_train", "_weight_of_parts"),
+        *("all_ranks", "checked", "close", "decide", "fresh", "gather", "lone_world", "microbatch_gradients"),
+        *("running_in", "whole_batch"),
+    }
+)
+
+
+def defect(error: Exception) -> Defect | None:
+    """Return what is raised instead of an error in the code of parity; None if the error is of the user's code."""
+    if isinstance(error, Defect):
+        return error
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_below(frame)]
+    while frames and _is_ours(frames[-1][0]) and frames[-1][0].f_code.co_name in _HAND_ON:
+        frames.pop()
+    if not frames or not _is_ours(frames[-1][0]) or frames[-1][0].f_code.co_name in _RUN_THEIRS:
+        return None
+    way = [f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in frames if _is_ours(frame)]
+    what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return Defect(
+        f"parity has failed by a fault of its own, and says nothing of your code: {what}, at {way[-1]}. Please "
+        f"report it, with these lines and, if you can, the test.\nparity came there by {', '.join(way)}"
+    )
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(("everyrank.parity.", "everyrank.suites.compare."))
+
+
+def _is_below(frame: FrameType) -> bool:
+    """Return whether a frame is of torch or of Python, which do what they are told."""
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package == "torch" or package in sys.stdlib_module_names - {"__main__"}

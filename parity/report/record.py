@@ -39,15 +39,16 @@ def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Seque
     made = record(report, passes, held.store.notes)
     names = dict.fromkeys(each.tensor for each in report.findings)
     names |= dict.fromkeys(row.tensor for each in made.passes for row in each.rows)
-    gathered = ranks.gather(held.layouts({*names}))
+    mapped = ranks.decide(
+        held.layouts({*names}), lambda gathered: maps_of(gathered, [*names], _states_of_outputs(made))
+    )
     if ranks.rank:
         return
-    maps, mapped = maps_of(gathered, [*names], _states_of_outputs(made))
     calls = noted.setdefault(NOTE, [])
     noted[f"{NOTE}-calls"] = noted.get(f"{NOTE}-calls", 0) + 1
     # The last call of a test is the one that it ends with.
     calls[CALLS - 1 :] = []
-    calls.append(msgspec.to_builtins(msgspec.structs.replace(made, maps=maps, mapped=mapped)))
+    calls.append(msgspec.to_builtins(msgspec.structs.replace(made, maps=mapped[0], mapped=mapped[1])))
 
 
 def record(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from everyrank.parity.errors import Unusable
+from everyrank.parity.errors import Defect, Unusable, defect
 from everyrank.parity.run.plain import Keeper, Key, Noise, play, weight_of_parts
 from everyrank.parity.run.store import Shelf, Store
 from everyrank.parity.setup.given import Setup
@@ -49,7 +49,7 @@ def _kept(
 ) -> tuple[Store | None, str]:
     """Run the plain model on the first rank of each host; return its values, or why there are none."""
     shelf = Shelf(ranks)
-    failure: BaseException | None = None
+    failure: Exception | None = None
     if shelf.writer is not None:
         try:
             play(setup, Keeper(shelf.writer), dtype, exact=exact, steps=setup.steps, counts=counts)
@@ -59,14 +59,16 @@ def _kept(
     if not failures:
         return shelf.open(), ""
     shelf.discard()
-    if isinstance(failures[0], Unusable):
+    if isinstance(failures[0], Unusable | Defect):
         raise failures[0]
     return None, str(failures[0])
 
 
-def _sendable(error: BaseException | None) -> Unusable | str | None:
+def _sendable(error: Exception | None) -> Unusable | Defect | str | None:
     if error is None or isinstance(error, Unusable):
         return error
+    if (found := defect(error)) is not None:
+        return found
     line = line_of_error(error)
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{line and f', at {line}'}"
 

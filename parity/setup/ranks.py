@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from everyrank.parity.errors import Unusable
+from everyrank.parity.errors import Unusable, defect
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -32,11 +32,18 @@ class Ranks:
         return values
 
     def decide(self, value: T, decision: Callable[[list[T]], R]) -> R:
-        """Return what rank 0 makes of what each rank has."""
+        """Return what rank 0 makes of what each rank has; where it fails, all ranks do."""
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         dist.gather_object(value, values, dst=0, group=self.group)
-        decided: list[Any] = [decision(values) if values is not None else None]
+        decided: list[Any] = [None]
+        if values is not None:
+            try:
+                decided = [decision(values)]
+            except Exception as error:
+                decided = [defect(error) or error]
         dist.broadcast_object_list(decided, src=0, group=self.group)
+        if isinstance(decided[0], Exception):
+            raise decided[0]
         found: R = decided[0]
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -183,8 +183,8 @@ class Alone:
 
     rank: int = 0
 
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
+    def decide(self, value: Any, decision: Callable[[list[Any]], Any]) -> Any:
+        return decision([value])
 
 
 @dataclass
