@@ -21,7 +21,7 @@ class Defect(RuntimeError):
 
 
 #: Functions of ours that only hand on what others call: who called them is who was at it.
-_HAND_ON = frozenset({"__torch_function__", "apart", "watched", "<lambda>"})
+_HAND_ON = frozenset({"__torch_dispatch__", "__torch_function__", "apart", "watched", "<lambda>"})
 
 #: Functions of ours that run the user's code or reach other ranks: what torch raises there is none of our faults.
 _RUN_THEIRS = frozenset(

@@ -62,6 +62,8 @@ class Training:
     truth: Truth
     parts: Parts = field(default_factory=dict)
     """Which part of the plain model's output each output of this rank is, once a pass has found it."""
+    unseen: set[str] = field(default_factory=set)
+    """Parameters of this rank whose gradients the optimizer reduces where nobody sees them."""
     _limits: dict[tuple[torch.dtype, int], Limit] = field(default_factory=dict)
 
     def check_names(self) -> None:
@@ -143,7 +145,7 @@ class Training:
         store, holdings, parts = self.truth.store, self.found.holdings, self.parts
         groups = {tuple(group) for groups in self.found.groups.values() for group in groups}
         exact = near is not None and self.truth.exact
-        rank = Rank(self.setup, store, holdings, dtype, limit, parts, exact, near, healed)
+        rank = Rank(self.setup, store, holdings, dtype, limit, parts, exact, near, healed, self.unseen)
         judged = []
         for step in range(START, steps):
             seen = rank.start() if step == START else rank.step(step, self.found.cut.apply)

@@ -53,6 +53,7 @@ class Rank:
         exact: bool,
         near: float | None,
         healed: frozenset[tuple[str, str]] = frozenset(),
+        unseen: set[str] | None = None,
     ) -> None:
         self._setup, self._store, self._holdings, self._dtype, self._exact = setup, store, holdings, dtype, exact
         self._healed = healed
@@ -62,8 +63,12 @@ class Rank:
         setup = replace(setup, rename=self._parallel.rename)
         self._activations = Activations(setup, store, near, limit, known_parts, healed)
         modules = self._parallel.modules
-        self._tensors = Tensors(setup, store, holdings, modules, limit, healed, exact)
+        self._tensors = Tensors(
+            setup, store, holdings, modules, limit, healed, exact, set() if unseen is None else unseen
+        )
         self._shadow = None if exact else Shadow(setup.optimizer, modules)
+        #: What shows whether a step was made with the gradients that were there.
+        self._witness: Shadow | None = None
         if exact:
             self._tensors.widen_buffers()
 
@@ -95,7 +100,7 @@ class Rank:
             inputs(modules, self._activations.called),
             clips(lambda clip: self._clip(number, clip)),
             clamps(lambda most: self._clamp(number, most)),
-            steps(optimizer, lambda: self._before_update(number)),
+            steps(optimizer, lambda: self._before_update(number), lambda: self._after_update(number)),
         ):
             if self._setup.step is not None:
                 self._returned(self._setup.step(made, optimizer, batch))
@@ -107,6 +112,7 @@ class Rank:
             )
         self._tensors.clipped_late(number)
         self._tensors.parameters(number, self._agrees)
+        self._tensors.forget_unseen(number, self._differs)
         for kind in (LOSS, NORM):
             if (kind, "") in self._healed:
                 setattr(self._seen, kind, None)
@@ -117,6 +123,9 @@ class Rank:
 
     def _agrees(self, key: str, values: torch.Tensor) -> bool:
         return self._shadow is not None and self._shadow.agrees(key, values)
+
+    def _differs(self, key: str, values: torch.Tensor) -> bool:
+        return self._witness is not None and self._witness.differs(key, values)
 
     def _loop(self, batch: Any) -> None:
         """Train on a batch in microbatches, as a plain loop does."""
@@ -169,8 +178,16 @@ class Rank:
         self._tensors.gradients(step, 1.0 if scale is None else float(scale))
         self._seen.rates = rates(optimizer)
         self._is_updated = True
-        if self._shadow is not None:
-            self._shadow.step()
+        self._witness = self._shadow
+        if self._exact and step == 0 and self._tensors.has_wrong_gradients():
+            self._witness = Shadow(self._setup.optimizer, self._parallel.modules)
+        if self._witness is not None:
+            self._witness.take()
+
+    def _after_update(self, step: int) -> None:
+        right = self._tensors.gradients_again(step)
+        if self._witness is not None:
+            self._witness.step(right)
 
 
 def _number(value: Any) -> float | None:

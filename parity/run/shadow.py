@@ -8,7 +8,7 @@ is measured by the plain model alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,10 +30,8 @@ class Shadow:
         }
         self._optimizer = optimizer(list(self._copies.values())) if self._copies else None
 
-    def step(self) -> None:
-        """Take the gradients as they are, and step."""
-        if self._optimizer is None:
-            return
+    def take(self) -> None:
+        """Take parameters and gradients as they are before a step."""
         for key, parameter in parameters(self._modules):
             copy = self._copies.get(key)
             if copy is not None:
@@ -41,11 +39,24 @@ class Shadow:
                 if values.shape == copy.shape:
                     copy.data.copy_(values)
                 copy.grad = None if parameter.grad is None else gradient_of(parameter).clone()
+
+    def step(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        """Step, with these gradients in place of those that were taken."""
+        for key, gradient in gradients.items():
+            if key in self._copies:
+                self._copies[key].grad = gradient.clone()
+        if self._optimizer is None:
+            return
         try:
             self._optimizer.step()
         except (RuntimeError, TypeError, ValueError):  # it takes no part of a tensor, or needs a closure
             self._copies.clear()
             self._optimizer = None
+
+    def differs(self, key: str, values: torch.Tensor) -> bool:
+        """Return whether the copy is known, and not where the parameter is: a step was made with other gradients."""
+        copy = self._copies.get(key)
+        return copy is not None and copy.shape == values.shape and not self.agrees(key, values)
 
     def agrees(self, key: str, values: torch.Tensor) -> bool:
         """Return whether the copy is where the parameter is."""

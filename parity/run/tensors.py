@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from everyrank.parity.run.activations import Seen
@@ -32,7 +32,10 @@ class Tensors:
         limit: Callable[[Key], float | None],
         healed: frozenset[tuple[str, str]],
         exact: bool,
+        unseen: set[str],
     ) -> None:
+        #: Parameters whose gradients the optimizer reduces in its step, where nobody sees them: of all passes.
+        self._unseen = unseen
         self._setup, self._store, self._modules, self._limit = setup, store, modules, limit
         self._healed, self._exact = healed, exact
         #: To which norm torch's function clips, if the user calls it.
@@ -98,6 +101,64 @@ class Tensors:
             if key in values_by_key and parameter.grad is not None and parameter.grad.is_sparse:
                 # What was compared, and healed, is a copy.
                 parameter.grad = values_by_key[key].to_sparse(parameter.grad.sparse_dim())
+
+    @property
+    def _wrong(self) -> set[str]:
+        """The parameters of this rank whose gradients are not the plain model's."""
+        return {known[3] for known in self._seen.kept if known[0] == GRADIENT}
+
+    def has_wrong_gradients(self) -> bool:
+        """Return whether a gradient of this step is not the plain model's."""
+        return bool(self._wrong)
+
+    @aside
+    def gradients_again(self, step: int) -> dict[str, torch.Tensor]:
+        """Compare gradients that were wrong once the optimizer has stepped, and return those that it has put right.
+
+        Horovod's optimizers and many engines reduce gradients when they step.
+        """
+        wrong, found = self._wrong, {}
+        for key, parameter in parameters(self._modules) if wrong and self.clipped is None else ():
+            if key not in wrong or parameter.grad is None:
+                continue
+            values = gradient_of(parameter)
+            if not any(self._is_wrong(*pair) for pair in self._errors(GRADIENT, step, key, values)):
+                found[key] = values
+                self._forget(step, key)
+                self._compare(GRADIENT, step, key, values)
+        return found
+
+    def forget_unseen(self, step: int, differs: Callable[[str, torch.Tensor], bool]) -> None:
+        """Leave out gradients that were wrong where the optimizer has stepped with others, and its update is right.
+
+        ``differs`` says whether the plain optimizer makes something else of the gradients that were there.
+        """
+        wrong = self._wrong
+        updated = {key: local(each.detach()) for key, each in parameters(self._modules) if key in wrong}
+        right = {
+            key: values
+            for key, values in updated.items()
+            if not any(self._is_wrong(*pair) for pair in self._errors(PARAMETER, step, key, values))
+        }
+        self._unseen |= {key for key, values in right.items() if differs(key, values)}
+        for key in right:
+            # In the first step Adam takes signs alone, and in a narrow dtype the size of a gradient is not seen.
+            if key in self._unseen or (self._unseen and not (self._exact and step == 0)):
+                self._forget(step, key)
+
+    def _errors(self, kind: str, step: int, key: str, values: torch.Tensor) -> Iterator[tuple[Key, float]]:
+        """Yield how far each part of the plain model that a tensor holds is from the truth."""
+        for share in self._by_key[key]:
+            known = (kind, step, share.name)
+            if not self._setup.skips(share.name) and (truth := self._store.get(known)) is not None:
+                yield known, distance(share.read(values), share.expected(truth)) / scale(self._store, known)
+
+    def _forget(self, step: int, key: str) -> None:
+        """Forget what was seen of a gradient."""
+        for share in self._by_key[key]:
+            known = (GRADIENT, step, share.name)
+            self._seen.errors.pop(known, None)
+            self._seen.kept.pop((*known, key), None)
 
     def own_norm(self, step: int) -> float:
         """Return the norm of the plain model's gradients of what this rank holds."""

@@ -152,16 +152,21 @@ def clamps(before: Callable[[float], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def steps(optimizer: Any, before: Callable[[], None]) -> Iterator[None]:
-    """Call the function in each step of the optimizer once gradients are made: at first, or after a first closure."""
+def steps(optimizer: Any, before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Call a function in each step of the optimizer once gradients are made, and another when the step has ended.
+
+    Gradients are made before a step, or by the first run of its closure.
+    """
     own = vars(optimizer).get("step")
     hooked = getattr(type(optimizer).step, "hooked", False) and (own is None or hasattr(own, "_wrapped_by_lr_sched"))
-    with (_hooked if hooked else _replaced)(optimizer, before):
+    with (_hooked if hooked else _replaced)(optimizer, before, after):
         yield
 
 
 @contextlib.contextmanager
-def _hooked(optimizer: torch.optim.Optimizer, before: Callable[[], None]) -> Iterator[None]:
+def _hooked(
+    optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
+) -> Iterator[None]:
     """Watch by torch's own hooks: its schedulers look at the method ``step`` itself."""
     depth = 0
 
@@ -174,6 +179,8 @@ def _hooked(optimizer: torch.optim.Optimizer, before: Callable[[], None]) -> Ite
     def ends(*_: Any) -> None:
         nonlocal depth
         depth -= 1
+        if depth == 0:
+            after()
 
     handles = [optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)]
     try:
@@ -184,15 +191,18 @@ def _hooked(optimizer: torch.optim.Optimizer, before: Callable[[], None]) -> Ite
 
 
 @contextlib.contextmanager
-def _replaced(optimizer: Any, before: Callable[[], None]) -> Iterator[None]:
+def _replaced(optimizer: Any, before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
     """Watch an optimizer that runs no hooks: a method stands in the place of its own."""
     step, own = optimizer.step, vars(optimizer).get("step")
     is_over = False
 
     def watched(_: Any, *arguments: Any, **named: Any) -> Any:
-        if not is_over:
-            arguments, named = _with_closure(arguments, named, before)
-        return step(*arguments, **named)
+        if is_over:
+            return step(*arguments, **named)
+        arguments, named = _with_closure(arguments, named, before)
+        returned = step(*arguments, **named)
+        after()
+        return returned
 
     method = optimizer.step = types.MethodType(watched, optimizer)
     try:
