@@ -27,7 +27,17 @@ _HAND_ON = frozenset({"__torch_dispatch__", "__torch_function__", "apart", "watc
 _RUN_THEIRS = frozenset(
     {
         *("_backward", "_check_sizes", "_loop", "_made", "_number", "_returned", "_train", "_weight_of_parts"),
-        *("all_ranks", "checked", "close", "decide", "fresh", "gather", "lone_world", "microbatch_gradients"),
+        *(
+            "all_ranks",
+            "checked",
+            "close",
+            "decide",
+            "fresh",
+            "gather",
+            "in_lone_world",
+            "lone_world",
+            "_microbatches",
+        ),
         *("running_in", "whole_batch"),
     }
 )

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.run.store import Store, Writer
+from everyrank.parity.setup.alone import FailedAlone, Take, in_lone_world
 from everyrank.parity.setup.given import SEED, Setup, seed
-from everyrank.parity.setup.models import Reference, reference, world_of
+from everyrank.parity.setup.models import Reference, reference
 from everyrank.parity.values.collectives import without_collectives
 from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
@@ -143,7 +144,8 @@ def play(
     ``weight`` is how much the loss of each part counts. ``jitter`` is the seed by which each parameter is moved by
     about as much as it is rounded. In the end it is recorded how much parts would count, for each of the ``counts``.
     """
-    with world_of(setup):
+
+    def run(recorder: Recorder) -> None:
         with _alone(setup, recorder, "what model= and optimizer= make"):
             model = reference(
                 setup, dtype, exact=exact, cast=cast, prepare=lambda fresh: _jitter(fresh, dtype, jitter)
@@ -152,6 +154,22 @@ def play(
             _train(setup, recorder, model, dtype, steps, parts, weight)
             for count in counts:
                 recorder.value((WEIGHT, count), _weight_of_parts(setup, model, dtype, count))
+
+    if setup.one_rank:
+        in_lone_world(lambda give: run(_Giver(give)), lambda pair: recorder.value(*pair))
+    else:
+        run(recorder)
+
+
+@dataclass
+class _Giver:
+    """Give all values to another process."""
+
+    give: Take
+
+    @aside
+    def value(self, key: Key, value: torch.Tensor) -> None:
+        self.give((key, value.detach().clone()))
 
 
 def _alone(setup: Setup, recorder: Recorder, caller: str) -> AbstractContextManager[None]:
@@ -350,24 +368,32 @@ def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[
 
     Each of this many pieces of the batch is cut into microbatches, and those of one number belong together.
     """
-    count = setup.microbatches
-    found = []
-    exact = dtype == torch.float64
-    with world_of(setup):
-        model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
-        with running_in(dtype, exact=exact):
-            batch = setup.whole_batch(0, dtype)
-            if rows_of(batch) % (count * pieces):
-                return []
-            for number in range(count):
-                for piece in range(pieces):
-                    part = rows(batch, piece * count + number, pieces * count)
-                    try:
-                        (setup.loss(model.made, part) / (count * pieces)).backward()
-                    except Exception:  # what has the whole batch's shape takes no part of it
-                        return []
-                gradients = [(name, each.grad) for name, each in model.parameters.items() if each.grad is not None]
-                found.append({name: local(gradient).reshape(-1)[:MOST].clone() for name, gradient in gradients})
-                for each in model.parameters.values():
-                    each.grad = None
-    return found
+    found: list[dict[str, torch.Tensor]] = []
+    with contextlib.suppress(FailedAlone, _TakesNoPart):
+        if setup.one_rank:
+            in_lone_world(lambda give: _microbatches(setup, dtype, pieces, give), found.append)
+        else:
+            _microbatches(setup, dtype, pieces, found.append)
+    return found if len(found) == setup.microbatches else []
+
+
+class _TakesNoPart(Exception):
+    """What has the whole batch's shape takes no part of it."""
+
+
+def _microbatches(setup: Setup, dtype: torch.dtype, pieces: int, give: Take) -> None:
+    count, exact = setup.microbatches, dtype == torch.float64
+    model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
+    with running_in(dtype, exact=exact):
+        batch = setup.whole_batch(0, dtype)
+        for number in range(count if rows_of(batch) % (count * pieces) == 0 else 0):
+            for piece in range(pieces):
+                part = rows(batch, piece * count + number, pieces * count)
+                try:
+                    (setup.loss(model.made, part) / (count * pieces)).backward()
+                except Exception as error:
+                    raise _TakesNoPart from error
+            gradients = [(name, each.grad) for name, each in model.parameters.items() if each.grad is not None]
+            give({name: local(gradient).reshape(-1)[:MOST].clone() for name, gradient in gradients})
+            for each in model.parameters.values():
+                each.grad = None

@@ -9,6 +9,7 @@ import torch
 from everyrank.parity.errors import Defect, Unusable, defect
 from everyrank.parity.run.plain import Keeper, Key, Noise, play, weight_of_parts
 from everyrank.parity.run.store import Shelf, Store
+from everyrank.parity.setup.alone import FailedAlone
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.setup.split import Cut
@@ -69,6 +70,8 @@ def _sendable(error: Exception | None) -> Unusable | Defect | str | None:
         return error
     if (found := defect(error)) is not None:
         return found
+    if isinstance(error, FailedAlone):
+        return str(error)
     line = line_of_error(error)
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{line and f', at {line}'}"
 

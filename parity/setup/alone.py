@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pickle
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
+import torch
 import torch.distributed as dist
+from everyrank.parity.errors import Defect, Unusable, defect
+from everyrank.parity.values.places import line_of_error
 from torch.distributed import distributed_c10d as c10d
+
+#: Takes a value out of a lone world.
+Take = Callable[[Any], None]
 
 #: Names of groups are numbers. Those inside count from here: far from those outside, and the same each time, since
 #: torch keeps by the shape of a mesh what it once knew of its groups.
@@ -36,3 +44,71 @@ def lone_world() -> Iterator[None]:
             dist.destroy_process_group(group)
         world.group_count, c10d._backend, c10d._default_pg_init_method = kept
         sys.excepthook = hook
+
+
+class FailedAlone(Exception):
+    """The user's code has failed in a lone world; the message says how, and where."""
+
+
+def in_lone_world(run: Callable[[Take], None], take: Take) -> None:
+    """Run something in a lone world, and take what it gives, in order.
+
+    It runs in a process of its own. Code may keep what it has once asked of the world, as under `functools.cache`:
+    what the lone world answers is forgotten with that process. Beside an accelerator, whose threads survive no fork,
+    it runs in this one.
+    """
+    if torch.accelerator.is_available():
+        with lone_world():
+            run(take)
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as pipe:
+            _give(run, pipe)
+        os._exit(0)
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            for kind, value in _given(pipe):
+                if kind == "failed":
+                    raise value
+                take(value)
+    finally:
+        os.waitpid(child, 0)
+
+
+def _give(run: Callable[[Take], None], pipe: IO[bytes]) -> None:
+    """Run something in this process, which ends then, and send what it gives."""
+    torch.set_num_threads(1)  # no thread of a pool survives a fork
+    try:
+        with lone_world():
+            run(lambda value: pickle.dump(("value", value), pipe))
+        pickle.dump(("end", None), pipe)
+    except Exception as error:
+        pickle.dump(("failed", _sendable(error)), pipe)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def _given(pipe: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """Yield what the process sends, up to its end."""
+    while True:
+        try:
+            kind, value = pickle.load(pipe)
+        except EOFError:
+            raise FailedAlone("the process ended by itself") from None
+        if kind == "end":
+            return
+        yield kind, value
+
+
+def _sendable(error: Exception) -> Exception:
+    if isinstance(error, Unusable | Defect):
+        return error
+    place = line_of_error(error)
+    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{place and f', at {place}'}"
+    return defect(error) or FailedAlone(text)

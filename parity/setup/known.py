@@ -11,7 +11,7 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.setup.given import Setup, own_dtype
 from everyrank.parity.setup.memory import collect
-from everyrank.parity.setup.models import parallelize, plain
+from everyrank.parity.setup.models import of_plain, parallelize
 from everyrank.parity.setup.ranks import Ranks, groups_of_torch, named_groups
 from everyrank.parity.setup.split import Cut, check_rows, choose, cuts_weights
 from everyrank.parity.values import dye
@@ -44,16 +44,10 @@ class Known:
 def same_model(setup: Setup, ranks: Ranks) -> Known:
     """Check that the plain model is the same on each rank; that it is so each time is seen when it is built again."""
     same_batches(setup, ranks)
-    model = plain(setup)
-    sizes = {name: local(each.detach()).shape for name, each in model.named_parameters()}
-    norms = tuple(
-        name for name, module in model.named_modules() if isinstance(module, _BatchNorm) and module.training
-    )
-    known = Known(own_dtype(model), sizes, _sums(model), norms)
-    del model
+    known = of_plain(setup, _known)
     if setup.one_rank:
         # What is built next is built on all ranks, and may be another.
-        _check_again(ranks, known, _sums(plain(setup)))
+        _check_again(ranks, known, of_plain(setup, _sums))
     for rank, other in enumerate(ranks.gather(known.sums)):
         for name, value in known.sums.items():
             if other.get(name) != value:
@@ -62,6 +56,14 @@ def same_model(setup: Setup, ranks: Ranks) -> Known:
                     "model is the same on every rank; what differs by rank belongs into parallelize."
                 )
     return known
+
+
+def _known(model: torch.nn.Module) -> Known:
+    sizes = {name: local(each.detach()).shape for name, each in model.named_parameters()}
+    norms = tuple(
+        name for name, module in model.named_modules() if isinstance(module, _BatchNorm) and module.training
+    )
+    return Known(own_dtype(model), sizes, _sums(model), norms)
 
 
 def same_batches(setup: Setup, ranks: Ranks) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.setup.alone import lone_world
+from everyrank.parity.setup.alone import FailedAlone, in_lone_world
 from everyrank.parity.setup.given import SEED, Setup, own_dtype, plain_sgd, seed
 from everyrank.parity.values.exact import drop_mixed_precision, has_mixed_precision, running_in
 from everyrank.parity.values.names import (
@@ -26,6 +24,8 @@ from everyrank.parity.values.names import (
 from everyrank.parity.values.tree import module_in
 from everyrank.parity.values.watch import needs_closure, watchable
 from torch import nn
+
+T = TypeVar("T")
 
 #: What is done with a fresh model before it is made parallel.
 Prepare = Callable[[nn.Module], None]
@@ -55,15 +55,16 @@ class Reference:
     optimizer: Any
 
 
-def world_of(setup: Setup) -> AbstractContextManager[None]:
-    """Return the world in which the reference is built and trained."""
-    return lone_world() if setup.one_rank else contextlib.nullcontext()
-
-
-def plain(setup: Setup) -> nn.Module:
-    """Return the model whose names, sizes and first values are the reference's."""
-    with world_of(setup):
-        return setup.fresh()
+def of_plain(setup: Setup, read: Callable[[nn.Module], T]) -> T:
+    """Return what is read of the model whose names, sizes and first values are the reference's."""
+    if not setup.one_rank:
+        return read(setup.fresh())
+    found: list[T] = []
+    try:
+        in_lone_world(lambda give: give(read(setup.fresh())), found.append)
+    except FailedAlone as failed:
+        raise Unusable(f"model() fails in a world of one: {failed}") from None
+    return found[0]
 
 
 def reference(setup: Setup, dtype: torch.dtype, *, exact: bool, cast: bool, prepare: Prepare) -> Reference:
@@ -112,22 +113,31 @@ def parallelize(setup: Setup, dtype: torch.dtype, *, exact: bool, prepare: Prepa
         _check_sizes(setup, model)
         prepare(model)
         return _made(setup, model, dtype, exact=exact)
-    whole = module_in(plain(setup), next(model.parameters()).dtype.to_real())
-    prepare(whole)
-    return _made(setup, model, dtype, exact=exact, state=whole.state_dict())
+    own = next(model.parameters()).dtype.to_real()
+
+    def state(whole: nn.Module) -> dict[str, Any]:
+        whole = module_in(whole, own)
+        prepare(whole)
+        return {name: each.detach().clone() for name, each in whole.state_dict().items()}
+
+    return _made(setup, model, dtype, exact=exact, state=of_plain(setup, state))
 
 
 def _check_sizes(setup: Setup, model: nn.Module) -> None:
     """Raise Unusable if a model that is built on all ranks has not the parameters of the one that is built on one."""
     if not setup.one_rank:
         return
-    mine = {name: each.shape for name, each in model.named_parameters()}
-    for name, each in plain(setup).named_parameters():
-        if mine.get(name) != each.shape:
+    mine = _sizes(model)
+    for name, size in of_plain(setup, _sizes).items():
+        if mine.get(name) != size:
             raise Unusable(
                 f"model() makes {name} of another size in a world of one: pass load=, which puts the state dict of "
                 "one rank into what parallelize returns."
             )
+
+
+def _sizes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: each.shape for name, each in model.named_parameters()}
 
 
 def _made(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Any
 
 import pytest
@@ -130,3 +132,53 @@ def test_a_lone_world_leaves_the_ranks_as_they_were(process_group: Any) -> None:
     dist.all_reduce(total, group=group)
     dist.destroy_process_group(group)
     assert total == 2
+
+
+@functools.cache
+def is_distributed() -> bool:
+    """Ask once, as many libraries do."""
+    return dist.get_world_size() > 1
+
+
+def test_what_code_has_once_asked_of_the_world_stays_true(process_group: Any) -> None:
+    class Mean(nn.Module):
+        """A layer whose gradients are the mean over all ranks, if there are others."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+            for each in self.head.parameters():
+                each.register_hook(self._over_ranks)
+
+        def _over_ranks(self, gradient: torch.Tensor) -> torch.Tensor:
+            gradient = gradient.clone()
+            if is_distributed():
+                dist.all_reduce(gradient)
+            return gradient / dist.get_world_size()
+
+        def forward(self, rows: torch.Tensor) -> Any:
+            return self.head(rows)
+
+    is_distributed.cache_clear()
+    assert compare(model=Mean, split="rows").passed
+    assert is_distributed()
+
+
+def test_a_model_that_fails_on_one_rank_is_one_sentence(process_group: Any) -> None:
+    def model() -> nn.Module:
+        return nn.Linear(4, 3) if dist.get_world_size() > 1 else nn.Linear(4, {}["none"])
+
+    with pytest.raises(
+        Unusable, match=r"^model\(\) fails in a world of one: KeyError: 'none', at \S*test_one_rank\.py:"
+    ):
+        compare(model=model)
+
+
+def test_code_that_ends_its_process_on_one_rank_is_one_sentence(process_group: Any) -> None:
+    def model() -> nn.Module:
+        if dist.get_world_size() == 1:
+            os._exit(3)
+        return nn.Linear(4, 3)
+
+    with pytest.raises(Unusable, match=r"^model\(\) fails in a world of one: the process ended by itself"):
+        compare(model=model)
