@@ -53,9 +53,9 @@ def defect(error: Exception) -> Defect | None:
     if not frames or not _is_ours(frames[-1][0]) or frames[-1][0].f_code.co_name in _RUN_THEIRS:
         return None
     way = [f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in frames if _is_ours(frame)]
-    what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    failure = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return Defect(
-        f"parity has failed by a fault of its own, and says nothing of your code: {what}, at {way[-1]}. Please "
+        f"parity has failed by a fault of its own, and says nothing of your code: {failure}, at {way[-1]}. Please "
         f"report it, with these lines and, if you can, the test.\nparity came there by {', '.join(way)}"
     )
 
@@ -65,6 +65,6 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_below(frame: FrameType) -> bool:
-    """Return whether a frame is of torch or of Python, which do what they are told."""
+    """Return whether a frame is of torch or of Python, which do as they are asked."""
     package = str(frame.f_globals.get("__name__")).partition(".")[0]
     return package == "torch" or package in sys.stdlib_module_names - {"__main__"}

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 from everyrank.parity.errors import Defect, Unusable, defect
-from everyrank.parity.values.places import line_of_error
+from everyrank.parity.values.lines import line_of_error
 from torch.distributed import distributed_c10d as c10d
 
 #: Takes a value out of a lone world.
@@ -100,7 +100,7 @@ def _given(pipe: IO[bytes]) -> Iterator[tuple[str, Any]]:
         try:
             kind, value = pickle.load(pipe)
         except EOFError:
-            raise FailedAlone("the process ended by itself") from None
+            raise FailedAlone("its process has ended") from None
         if kind == "end":
             return
         yield kind, value
@@ -109,6 +109,6 @@ def _given(pipe: IO[bytes]) -> Iterator[tuple[str, Any]]:
 def _sendable(error: Exception) -> Exception:
     if isinstance(error, Unusable | Defect):
         return error
-    place = line_of_error(error)
-    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{place and f', at {place}'}"
+    line = line_of_error(error)
+    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{line and f', at {line}'}"
     return defect(error) or FailedAlone(text)

@@ -51,8 +51,8 @@ PLANTED: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", PLANTED)
 def test_a_fault_of_parity_asks_for_a_report(case: str, process_group: Any) -> None:
-    where, name, changed = PLANTED[case]
-    with patch.object(where, name, fault_of_ours(where)), pytest.raises(Defect) as caught:
+    target, name, changed = PLANTED[case]
+    with patch.object(target, name, fault_of_ours(target)), pytest.raises(Defect) as caught:
         compare(**changed)
     first, second = str(caught.value).splitlines()
     assert re.fullmatch(
@@ -69,14 +69,14 @@ def test_a_fault_of_the_search_asks_for_a_report(process_group: Any) -> None:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["last.bias"])
         return DistributedDataParallel(model)
 
-    for where, name in ((search.Search, "pattern"), (evidence, "of_all_ranks")):
-        with patch.object(where, name, fault_of_ours(search)), pytest.raises(Defect):
+    for target, name in ((search.Search, "pattern"), (evidence, "of_all_ranks")):
+        with patch.object(target, name, fault_of_ours(search)), pytest.raises(Defect):
             compare(parallelize=parallelize)
 
 
-def fault_of_ours(where: Any) -> Any:
+def fault_of_ours(target: Any) -> Any:
     """Return the mistake as if it stood in the code that it is planted in."""
-    module = where if isinstance(where, ModuleType) else sys.modules[where.__module__]
+    module = target if isinstance(target, ModuleType) else sys.modules[target.__module__]
     made: dict[str, Any] = {}
     planted = compile("def planted(*arguments, **named):\n    return None.nothing", str(module.__file__), "exec")
     exec(planted, {**vars(module)}, made)

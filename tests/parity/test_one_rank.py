@@ -180,5 +180,5 @@ def test_code_that_ends_its_process_on_one_rank_is_one_sentence(process_group: A
             os._exit(3)
         return nn.Linear(4, 3)
 
-    with pytest.raises(Unusable, match=r"^model\(\) fails in a world of one: the process ended by itself"):
+    with pytest.raises(Unusable, match=r"^model\(\) fails in a world of one: its process has ended"):
         compare(model=model)

@@ -301,7 +301,7 @@ def test_a_fault_beside_such_a_table_is_found(process_group: Any) -> None:
         compare(parallelize=lambda model: model, loss=weighted, step=step)
 
 
-def test_the_plain_loop_says_that_it_needs_parts(process_group: Any) -> None:
+def test_the_plain_loop_needs_parts_of_a_batch(process_group: Any) -> None:
     with pytest.raises(Unusable, match=r"takes the whole batch, and no part of its rows, .*: RuntimeError: "):
         compare(loss=weighted)
 
@@ -309,7 +309,7 @@ def test_the_plain_loop_says_that_it_needs_parts(process_group: Any) -> None:
 # -- the loss that a step returns ------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_the_mean_over_own_rows_is_told_as_that(process_group: Any) -> None:
+def test_a_loss_that_is_the_mean_over_own_rows_is_named_as_that(process_group: Any) -> None:
     def step(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
         """Rank 0 has six of eight rows, and each rank returns what it would log."""
         part = slice(6) if dist.get_rank() == 0 else slice(6, 8)
@@ -321,11 +321,11 @@ def test_a_loss_that_is_the_mean_over_own_rows_is_told_as_that(process_group: An
 
     with pytest.raises(Parted) as caught:
         compare(parallelize=DistributedDataParallel, step=step)
-    told = str(caught.value).splitlines()[0]
+    first = str(caught.value).splitlines()[0]
     assert re.match(
-        r"parity: the loss is [\d.]+ and [\d.]+ instead of 1\.\d+, while all that is trained is the", told
+        r"parity: the loss is [\d.]+ and [\d.]+ instead of 1\.\d+, while all that is trained is the", first
     )
-    assert "return the mean over the whole batch, the rank's share of it" in told
+    assert "return the mean over the whole batch, the rank's share of it" in first
     assert "also" not in str(caught.value)
 
 
