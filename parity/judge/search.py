@@ -77,7 +77,17 @@ class Search:
             return Fault(first, clipped, tuple(each.name for each in others if each.kind == first.kind))
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
-        return Fault(first, pattern, tuple(same))
+        return Fault(first, self._before_the_step(wide, first, pattern), tuple(same))
+
+    def _before_the_step(self, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
+        """Add to what is said of a gradient that the optimizer's step was made of another one, if it was."""
+        if first.kind != "gradient" or pattern is None:
+            return pattern
+        has_another = first.name in wide.trace.seen.of_others
+        if not self._training.ranks.decide(has_another, lambda every: all(every[rank] for rank in first.ranks)):
+            return pattern
+        words = "before optimizer.step(), which makes its update of another gradient, and not of the plain model's"
+        return Fit(pattern.id, f"{pattern.text} {words}")
 
     def _own_mean(self, pattern: Fit) -> Fit:
         """Return what is said of a loss that is another number, while all that is trained is right."""

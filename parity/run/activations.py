@@ -52,6 +52,8 @@ class Seen:
     """The values of this rank where they are beyond a limit, by the key of the rank's own tensor."""
     loss: float | None = None
     norm: float | None = None
+    of_others: set[str] = field(default_factory=set)
+    """Parameters whose update is wrong, and made of another gradient than was there before the optimizer's step."""
     rates: tuple[float, ...] = ()
     """The learning rates with which the optimizer steps."""
     rounding: dict[str, float] = field(default_factory=dict)

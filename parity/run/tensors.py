@@ -140,7 +140,9 @@ class Tensors:
             for key, values in updated.items()
             if not any(self._is_wrong(*pair) for pair in self._errors(PARAMETER, step, key, values))
         }
-        self._unseen |= {key for key, values in right.items() if differs(key, values)}
+        others = {key for key, values in updated.items() if differs(key, values)}
+        self._unseen |= others & {*right}
+        self._seen.of_others = {share.name for key in others - {*right} for share in self._by_key[key]}
         for key in right:
             # In the first step Adam takes signs alone, and in a narrow dtype the size of a gradient is not seen.
             if key in self._unseen or (self._unseen and not (self._exact and step == 0)):

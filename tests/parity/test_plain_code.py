@@ -245,10 +245,40 @@ def test_what_such_an_optimizer_forgets_is_found(kind: Any, name: str, process_g
     assert not first.same
 
 
+class SumsInPlace(ReducesInPlace):
+    def parameters(self) -> list[Any]:
+        found = super().parameters()
+        for each in found:
+            each.grad *= dist.get_world_size()
+        return found
+
+
+class SumsCopies(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        seen = {each: each.grad for group in self.param_groups for each in group["params"]}
+        for each, gradient in seen.items():
+            each.grad = over_ranks(gradient) * dist.get_world_size()
+        returned = super().step(closure)
+        for each, gradient in seen.items():
+            each.grad = gradient
+        return returned
+
+
+@pytest.mark.parametrize("kind", [SumsInPlace, SumsCopies])
+def test_what_such_an_optimizer_reduces_wrongly_is_not_called_unreduced_alone(kind: Any, process_group: Any) -> None:
+    with pytest.raises(
+        Parted, match=r"has its own part before optimizer\.step\(\), which makes its update of another"
+    ):
+        with_optimizer(kind)
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_an_optimizer_that_does_not_is_no_such(kind: Any, process_group: Any) -> None:
-    with pytest.raises(Parted, match=r"^parity: gradient of `last\.bias` is not reduced over ranks: .* 3 others"):
+    with pytest.raises(
+        Parted, match=r"^parity: gradient of `last\.bias` is not reduced over ranks: .* 3 others"
+    ) as caught:
         with_optimizer(kind)
+    assert "before optimizer.step()" not in str(caught.value)
 
 
 def test_an_optimizer_that_hides_a_factor_is_no_such(process_group: Any) -> None:
