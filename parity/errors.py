@@ -26,31 +26,27 @@ _HAND_ON = frozenset({"__torch_dispatch__", "__torch_function__", "apart", "watc
 #: Functions of ours that run the user's code or reach other ranks: what torch raises there is none of our faults.
 _RUN_THEIRS = frozenset(
     {
-        *("_backward", "_check_sizes", "_loop", "_made", "_number", "_returned", "_train", "_weight_of_parts"),
-        *(
-            "all_ranks",
-            "checked",
-            "close",
-            "decide",
-            "fresh",
-            "gather",
-            "in_lone_world",
-            "lone_world",
-            "_microbatches",
-        ),
+        *("_backward", "_loop", "_made", "_microbatches", "_number", "_returned", "_train", "_weight_of_parts"),
+        *("all_ranks", "checked", "close", "decide", "fresh", "gather", "in_lone_world", "lone_world"),
         *("running_in", "whole_batch"),
     }
 )
+
+#: Functions of ours that call what the user gives, which may be torch's own: a class of optimizers, or a wrapper.
+_CALL_THEIRS = frozenset({"parallelize", "reference", "step"})
 
 
 def defect(error: Exception) -> Defect | None:
     """Return what is raised instead of an error in the code of parity; None if the error is of the user's code."""
     if isinstance(error, Defect):
         return error
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_below(frame)]
+    every = [*traceback.walk_tb(error.__traceback__)]
+    frames = [(frame, line) for frame, line in every if not _is_below(frame)]
     while frames and _is_ours(frames[-1][0]) and frames[-1][0].f_code.co_name in _HAND_ON:
         frames.pop()
     if not frames or not _is_ours(frames[-1][0]) or frames[-1][0].f_code.co_name in _RUN_THEIRS:
+        return None
+    if frames[-1][0].f_code.co_name in _CALL_THEIRS and _is_below(every[-1][0]):
         return None
     way = [f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in frames if _is_ours(frame)]
     failure = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -108,6 +108,15 @@ THEIRS: dict[str, tuple[dict[str, Any], str]] = {
         "unsupported operand",
     ),
     "a model that cannot be built": ({"model": lambda: nn.Linear(*"ab")}, "empty()"),
+    "an optimizer of nothing": (
+        {
+            "model": lambda: Net().requires_grad_(False),
+            "parallelize": lambda model: model,
+            "step": lambda *_: None,
+            "optimizer": torch.optim.SGD,
+        },
+        "optimizer got an empty parameter list",
+    ),
     "a clip of nothing": ({"step": lambda model, *_: clipped(nn.ReLU(), 1.0)}, "non-empty"),
 }
 
