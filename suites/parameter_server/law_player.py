@@ -88,6 +88,10 @@ class ServerLawPlayer(LawPlayer, MeetingMoves):
     sides: LawSides
     sides_of = LawSides
 
+    @property
+    def leads(self) -> bool:
+        return True  # a law is called there alone, also in a process that is no rank
+
 
 def playing(
     arena: Arena, point: ServerPoint, made_by: Optimizer | None = None, compared: Compared = "first", **options: Any

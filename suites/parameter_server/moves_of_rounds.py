@@ -114,9 +114,13 @@ class RoundMoves(Player):
 
     def __init__(self, subject: Subject, model: Model) -> None:
         super().__init__(subject, model)
-        self.leads = current_world().rank == 0
         if self.leads:
             self.sides = self.sides_of(subject, model)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank is the server's."""
+        return current_world().rank == 0
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
