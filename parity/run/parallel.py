@@ -12,7 +12,7 @@ from everyrank.parity.run.activations import Activations, Parts, Seen
 from everyrank.parity.run.plain import LOSS, NORM, START, Key, rates
 from everyrank.parity.run.shadow import Shadow
 from everyrank.parity.run.store import Store
-from everyrank.parity.run.tensors import Tensors
+from everyrank.parity.run.tensors import Tensors, widen_buffers
 from everyrank.parity.setup.given import SEED, Setup, seed
 from everyrank.parity.setup.models import parallelize
 from everyrank.parity.values.dye import Holdings
@@ -70,7 +70,7 @@ class Rank:
         #: What shows whether a step was made with the gradients that were there.
         self._witness: Shadow | None = None
         if exact:
-            self._tensors.widen_buffers()
+            widen_buffers(setup, store, modules)
 
     def trace(self) -> Trace:
         """Return what is kept of the pass."""

@@ -52,25 +52,6 @@ class Tensors:
         self._seen, self.read = seen, False
         self._late: dict[str, torch.Tensor] = {}
 
-    def widen_buffers(self) -> None:
-        """Give buffers that the user's code makes itself the plain model's values, if rounding alone is between them.
-
-        The plain model made them in its own dtype and was widened whole; theirs may be as narrow as they were.
-        """
-        for module in self._modules:
-            for path, owner in module.named_modules():
-                for name, buffer in owner.named_buffers(recurse=False):
-                    truth = self._store.get((BUFFER, START, self._buffer_name(f"{path}.{name}" if path else name)))
-                    if truth is None or truth.shape != buffer.shape or isinstance(buffer, DTensor):
-                        continue
-                    if buffer.dtype == truth.dtype and torch.equal(buffer, truth):
-                        continue  # It stays the one that wrappers know.
-                    if distance(buffer, truth) <= 1e-6 * float(truth.abs().max() if truth.numel() else 0):
-                        owner._buffers[name] = truth.clone()
-
-    def _buffer_name(self, name: str) -> str | None:
-        return known_name(name, self._setup.rename, self._store.notes["buffers"])
-
     @aside
     def gradients(self, step: int, scale: float = 1.0) -> None:
         """Compare the gradients, once they are final: before a clip, or before the optimizer's step.
@@ -193,7 +174,7 @@ class Tensors:
                 values = local(parameter.detach())
                 self._compare(PARAMETER, step, key, values, agrees if step != START else None)
         for name, buffer in buffers(self._modules):
-            known = (BUFFER, step, self._buffer_name(name))
+            known = (BUFFER, step, _buffer_name(self._setup, self._store, name))
             truth = self._store.get(known)
             mine = local(buffer)
             if truth is not None and truth.shape == mine.shape:
@@ -239,3 +220,25 @@ class Tensors:
     def _is_wrong(self, key: Key, error: float) -> bool:
         allowed = self._limit(key)
         return allowed is not None and not error <= allowed
+
+
+def widen_buffers(setup: Setup, store: Store, modules: list[nn.Module]) -> None:
+    """Give buffers that the user's code makes itself the plain model's values, if rounding alone is between them.
+
+    The plain model made them in its own dtype and was widened whole; theirs may be as narrow as they were.
+    """
+    for module in modules:
+        for path, owner in module.named_modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                known = _buffer_name(setup, store, f"{path}.{name}" if path else name)
+                truth = store.get((BUFFER, START, known))
+                if truth is None or truth.shape != buffer.shape or isinstance(buffer, DTensor):
+                    continue
+                if buffer.dtype == truth.dtype and torch.equal(buffer, truth):
+                    continue  # It stays the one that wrappers know.
+                if distance(buffer, truth) <= 1e-6 * float(truth.abs().max() if truth.numel() else 0):
+                    owner._buffers[name] = truth.clone()
+
+
+def _buffer_name(setup: Setup, store: Store, name: str) -> str | None:
+    return known_name(name, setup.rename, store.notes["buffers"])

@@ -11,7 +11,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena import surface
 from everyrank.suites.moves.move import move, only_if
-from everyrank.suites.rpc_optimizer.moves_of_errors import ErrorMoves
+from everyrank.suites.rpc_optimizer.moves_of_builds import BuildMoves
 from everyrank.suites.rpc_optimizer.moves_of_steps import numbers, trained_by
 from everyrank.suites.rpc_optimizer.optimizers import moved
 from everyrank.suites.rpc_optimizer.outline import Outline
@@ -24,7 +24,7 @@ def _saved(outline: Outline, by: int = 0) -> None:
     outline.saved.add(by)
 
 
-class PartMoves(ErrorMoves):
+class PartMoves(BuildMoves):
     """What is done besides steps, on both sides."""
 
     def __init__(self, *given: Any) -> None:

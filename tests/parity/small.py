@@ -37,7 +37,7 @@ def compare(**changed: Any) -> Report:
     return parity(**{**arguments, **changed})
 
 
-def mine(batch: Batch) -> Batch:
+def own_rows(batch: Batch) -> Batch:
     """Return this rank's rows."""
     return {name: value.chunk(dist.get_world_size())[dist.get_rank()] for name, value in batch.items()}
 

@@ -13,13 +13,13 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.parity.small import Batch, compare, loss, mine, over_ranks
+from tests.parity.small import Batch, compare, loss, over_ranks, own_rows
 
 pytestmark = pytest.mark.world(2)
 
 
 def backward(model: Any, batch: Batch) -> torch.Tensor:
-    found = loss(model, mine(batch))
+    found = loss(model, own_rows(batch))
     found.backward()
     return found
 
@@ -61,7 +61,7 @@ def test_a_fault_in_a_closure_is_found(process_group: Any) -> None:
     def doubled(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
-            found = loss(model, mine(batch))
+            found = loss(model, own_rows(batch))
             (2 * found).backward()
             return over_ranks(found)
 
@@ -148,7 +148,7 @@ def test_a_scheduler_that_changes_more_than_the_rate_is_named_with_the_rate(proc
 def test_a_scaler_of_the_loss(unscaled: bool, fused: bool, process_group: Any) -> None:
     def scaled(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
         scaler = torch.amp.GradScaler("cpu")
-        found = loss(model, mine(batch))
+        found = loss(model, own_rows(batch))
         scaler.scale(found).backward()
         if unscaled:
             scaler.unscale_(optimizer)
@@ -179,7 +179,7 @@ def test_a_clip_by_value(process_group: Any) -> None:
 
 def test_gradients_that_are_wrong_before_a_clip_by_value_are_found(process_group: Any) -> None:
     def doubled(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
-        found = loss(model, mine(batch))
+        found = loss(model, own_rows(batch))
         (2 * found).backward()
         nn.utils.clip_grad_value_(model.parameters(), 0.001)
         optimizer.step()
