@@ -36,10 +36,17 @@ _RUN_THEIRS = frozenset(
 _CALL_THEIRS = frozenset({"parallelize", "reference", "step"})
 
 
-def defect(error: Exception) -> Defect | None:
+def in_a_line(error: BaseException) -> str:
+    """Return the class of an error and the first line of its text."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def defect(error: BaseException) -> Defect | None:
     """Return what is raised instead of an error in the code of parity; None if the error is of the user's code."""
     if isinstance(error, Defect):
         return error
+    if not isinstance(error, Exception):
+        return None  # who ends a process or a test means it
     every = [*traceback.walk_tb(error.__traceback__)]
     frames = [(frame, line) for frame, line in every if not _is_below(frame)]
     while frames and _is_ours(frames[-1][0]) and frames[-1][0].f_code.co_name in _HAND_ON:
@@ -49,10 +56,9 @@ def defect(error: Exception) -> Defect | None:
     if frames[-1][0].f_code.co_name in _CALL_THEIRS and _is_below(every[-1][0]):
         return None
     way = [f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in frames if _is_ours(frame)]
-    failure = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return Defect(
-        f"parity has failed by a fault of its own, and says nothing of your code: {failure}, at {way[-1]}. Please "
-        f"report it, with these lines and, if you can, the test.\nparity came there by {', '.join(way)}"
+        f"parity has failed by a fault of its own, and says nothing of your code: {in_a_line(error)}, at {way[-1]}. "
+        f"Please report it, with these lines and, if you can, the test.\nparity came there by {', '.join(way)}"
     )
 
 

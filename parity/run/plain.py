@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from everyrank.parity.errors import Unusable
+from everyrank.parity.errors import Unusable, in_a_line
 from everyrank.parity.run.store import Store, Writer
 from everyrank.parity.setup.alone import FailedAlone, Take, in_lone_world
 from everyrank.parity.setup.given import SEED, Setup, seed
@@ -354,7 +354,7 @@ def _weight_of_parts(setup: Setup, model: Reference, dtype: torch.dtype, parts: 
             return torch.tensor(math.nan)
         raise Unusable(
             "loss(model, batch) takes the whole batch, and no part of its rows, into which the plain loop cuts it: "
-            f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}. Put what belongs to a row into the "
+            f"{in_a_line(error)}. Put what belongs to a row into the "
             "batch, or pass step=."
         ) from None
     near = 1e-8 if dtype == torch.float64 else 1e3 * torch.finfo(dtype).eps

@@ -13,7 +13,7 @@ from everyrank.parity.setup.alone import FailedAlone
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.setup.split import Cut
-from everyrank.parity.values.lines import line_of_error
+from everyrank.parity.values.lines import with_line
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ def _sendable(error: Exception | None) -> Unusable | Defect | str | None:
         return found
     if isinstance(error, FailedAlone):
         return str(error)
-    line = line_of_error(error)
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{line and f', at {line}'}"
+    return with_line(error)
 
 
 def noise(

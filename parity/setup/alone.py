@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 from everyrank.parity.errors import Defect, Unusable, defect
-from everyrank.parity.values.lines import line_of_error
+from everyrank.parity.values.lines import with_line
 from torch.distributed import distributed_c10d as c10d
 
 #: Takes a value out of a lone world.
@@ -66,10 +66,12 @@ def in_lone_world(run: Callable[[Take], None], take: Take) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.close(reading)
-        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as pipe:
-            _give(run, pipe)
-        os._exit(0)
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb") as pipe:
+                _give(run, pipe)
+        finally:
+            os._exit(0)  # nothing may go on as the rank itself, of which this is a copy
     os.close(writing)
     try:
         with os.fdopen(reading, "rb") as pipe:
@@ -88,7 +90,7 @@ def _give(run: Callable[[Take], None], pipe: IO[bytes]) -> None:
         with lone_world():
             run(lambda value: pickle.dump(("value", value), pipe))
         pickle.dump(("end", None), pipe)
-    except Exception as error:
+    except BaseException as error:  # sys.exit() and pytest.skip(), too
         pickle.dump(("failed", _sendable(error)), pipe)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -106,9 +108,7 @@ def _given(pipe: IO[bytes]) -> Iterator[tuple[str, Any]]:
         yield kind, value
 
 
-def _sendable(error: Exception) -> Exception:
+def _sendable(error: BaseException) -> Exception:
     if isinstance(error, Unusable | Defect):
         return error
-    line = line_of_error(error)
-    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{line and f', at {line}'}"
-    return defect(error) or FailedAlone(text)
+    return defect(error) or FailedAlone(with_line(error))

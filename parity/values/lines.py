@@ -11,14 +11,16 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from everyrank.parity.errors import in_a_line
 
 _TORCH, _OURS = os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep
 _PYTHON, _INSTALLED = sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("purelib") + os.sep
 
 
-def line_of_error(error: BaseException) -> str:
-    """Return the line of the user's code that an error went through last; empty if it went through none."""
-    return _last((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+def with_line(error: BaseException) -> str:
+    """Return an error in a line, with the line of the user's code that it went through last, if there is one."""
+    line = _last((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    return f"{in_a_line(error)}{line and f', at {line}'}"
 
 
 def line_now() -> str:

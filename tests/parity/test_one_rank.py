@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -181,4 +183,17 @@ def test_code_that_ends_its_process_on_one_rank_is_one_sentence(process_group: A
         return nn.Linear(4, 3)
 
     with pytest.raises(Unusable, match=r"^model\(\) fails in a world of one: its process has ended"):
+        compare(model=model)
+
+
+@pytest.mark.parametrize(("end", "text"), [(sys.exit, "SystemExit: enough"), (pytest.skip, "Skipped: enough")])
+def test_code_that_ends_its_test_on_one_rank_does_not_go_on_as_a_rank(
+    end: Callable[[str], Any], text: str, process_group: Any
+) -> None:
+    def model() -> nn.Module:
+        if dist.get_world_size() == 1:
+            end("enough")
+        return nn.Linear(4, 3)
+
+    with pytest.raises(Unusable, match=rf"^model\(\) fails in a world of one: {text}, at "):
         compare(model=model)
