@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from everyrank.fixtures.failing import KEEPING
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
@@ -22,9 +23,6 @@ from everyrank.suites.rpc_optimizer.planted import (
     wrong_in_error,
 )
 from everyrank.suites.rpc_optimizer.sides import Data
-
-#: What stands around the text of an error.
-_TEXTS = ("", "lines", "format")
 
 
 def _planted(outline: Outline, by: int, owner: int | None) -> bool:
@@ -82,11 +80,11 @@ class ErrorMoves(ChangeMoves):
             "also": lambda outline: [(), (), _other_owners(outline) or ()],
             "foreign": (False, False, True),
             "by": numbers,
-            "text": _TEXTS,
+            "text": KEEPING,
         },
         kinds=(
-            {"owner": _last_owner, "text": by_model(_TEXTS)},
-            {"owner": _last_owner, "also": _other_owners, "text": by_model(_TEXTS)},
+            {"owner": _last_owner, "text": by_model(KEEPING)},
+            {"owner": _last_owner, "also": _other_owners, "text": by_model(KEEPING)},
             {"owner": _first_owner, "foreign": True},
         ),
         often=4,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from everyrank.fixtures.failing import KEEPING
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.moves.move import by_model, move, only_if
@@ -32,10 +33,6 @@ def _loaded(outline: Outline, fresh: bool = False, **given: Any) -> None:
 
 def _used(outline: Outline, part: str) -> None:
     outline.differ = False
-
-
-#: What stands around the text of an error.
-_TEXTS = ("", "lines", "format")
 
 
 def _failing_needs(outline: Outline, during: str) -> Iterator[str]:
@@ -138,10 +135,10 @@ class StateMoves(GroupMoves):
         drawn={
             "rank": lambda outline: range(outline.model.size),
             "during": ("construction", "step", "closure"),
-            "text": _TEXTS,
+            "text": KEEPING,
         },
         kinds=tuple(
-            {"rank": lambda outline: outline.model.size - 1, "during": during, "text": by_model(_TEXTS)}
+            {"rank": lambda outline: outline.model.size - 1, "during": during, "text": by_model(KEEPING)}
             for during in ("construction", "step", "closure")
         ),
         apart=True,
