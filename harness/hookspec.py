@@ -28,3 +28,11 @@ def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: 
     ``result`` has the fields of ``everyrank.model.result.TestResult``, which documents them. For a test that got no
     world, ``world`` is None and ``ranks`` is empty.
     """
+
+
+@pytest.hookspec
+def pytest_everyrank_ended(config: pytest.Config, end: dict[str, Any]) -> None:
+    """Add to what stands at the end of a run's file, in the process that prints, after the last test.
+
+    The kit's plugin adds ``crossings``: for each subject how much of what its contract's scripts can ask was asked.
+    """

@@ -21,6 +21,9 @@ STATED = "stated-by"
 #: The property of a red case that may have the cause of another one: the first of its law and subject in the run.
 LIKE = "red-like"
 
+#: The property of a case whose script was played to its end: the events that its subject has of it.
+CROSSED = "crossed"
+
 
 def declaration(names: Iterable[str]) -> str:
     """Return what a subject writes to declare that it lacks these capabilities."""

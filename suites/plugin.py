@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from everyrank.suites import options as generation
 from everyrank.suites.collect import profile
+from everyrank.suites.collect.crossed import Crossed
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.stash import LEFT_OUT, SELECTIONS, WORKER_OUTPUT, WORKER_PROBLEM
 
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", "filterwarnings(filter): without pytest's own plugin it does nothing.")
     if not any(isinstance(plugin, Outcomes) for plugin in config.pluginmanager.get_plugins()):
         config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
+        config.pluginmanager.register(Crossed(), "everyrank-crossed")
     generation.configure(config)
 
 

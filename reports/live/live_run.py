@@ -18,7 +18,7 @@ from everyrank.reports.live.progress import ProgressLine, terminal
 from everyrank.reports.live.summary import Summary
 from everyrank.reports.live.tally import Tally
 from everyrank.reports.runfile.conclusion import Conclusion, conclude
-from everyrank.reports.runfile.model import SCHEMA, CaseLine, Footer, Header, LeftOutPart, ShardPart
+from everyrank.reports.runfile.model import SCHEMA, CaseLine, CrossedPart, Footer, Header, LeftOutPart, ShardPart
 from everyrank.reports.runfile.source import source_of
 from everyrank.reports.runfile.write import NotWritable, RunFile
 
@@ -135,6 +135,8 @@ class RunReporter:
             self._progress.close()
             self._progress = None
         self.gathering.close()
+        end: dict[str, Any] = {}
+        self._config.hook.pytest_everyrank_ended(config=self._config, end=end)
         footer = Footer(
             counts=dict(Counter[str](self.tally.outcomes)),
             seconds=time.time() - self._started,
@@ -142,6 +144,7 @@ class RunReporter:
             troubles=self.gathering.troubles,
             interrupted=self._interrupted,
             single=self.gathering.single.part(),
+            crossings=msgspec.convert(end.get("crossings", []), list[CrossedPart]),
         )
         self.conclusion = conclude(self.tally.outcomes, footer)
         if self._file is None:

@@ -120,6 +120,7 @@ def _run_facts(run: Run) -> dict[str, Any]:
         "file": PurePath(run.path).name,
         "seconds": run.footer.seconds if run.footer else None,
         "exit": run.footer.exit if run.footer else None,
+        "crossings": run.footer.crossings if run.footer else [],
         "came": run.came,
         "source": str(of_header(run.header)),
         "complete": run.complete,

@@ -197,6 +197,17 @@ class SinglePart(RunFilePart, frozen=True):
         return self.passed + self.failed + self.skipped
 
 
+class CrossedPart(RunFilePart, frozen=True):
+    """How much the green crossings of a subject have asked of it, each beside what those of the full profile ask."""
+
+    contract: str
+    subject: str
+    scripts: int
+    pairs: tuple[int, int]  # of moves in a row
+    triples: tuple[int, int]  # of moves in their order
+    flows: tuple[int, int]  # of a kind of state, from the move that changes it to one that looks at it
+
+
 class Footer(RunFileLine, tag="footer", frozen=True):
     """The last line of a whole run. A file without it is not read as a whole run."""
 
@@ -206,6 +217,7 @@ class Footer(RunFileLine, tag="footer", frozen=True):
     troubles: list[str] = []  # reasons beside the cases, such as a file that could not be collected
     interrupted: str = ""  # the interruption that ended the run early: Ctrl-C, pytest.exit(), ...
     single: SinglePart | None = None  # none if no such test ran
+    crossings: list[CrossedPart] = []  # of a merged run, the largest of its shards
 
 
 AnyLine = Header | CaseLine | Footer

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 from everyrank.model.counts import count
 from everyrank.reports.errors import NotOneRun
-from everyrank.reports.runfile.model import AnyLine, CaseLine, Footer, Header, LeftOutPart, ShardPart, SinglePart
+from everyrank.reports.runfile.model import (
+    AnyLine,
+    CaseLine,
+    CrossedPart,
+    Footer,
+    Header,
+    LeftOutPart,
+    ShardPart,
+    SinglePart,
+)
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.write import encoded
 
@@ -149,7 +158,17 @@ def _footer(footers: dict[int, Footer]) -> Footer:
         troubles=[f"shard {n}: {trouble}" for n, footer in footers.items() for trouble in footer.troubles],
         interrupted="; ".join(f"shard {n}: {f.interrupted}" for n, f in footers.items() if f.interrupted),
         single=_single(singles) if singles else None,
+        crossings=_crossed(part for footer in footers.values() for part in footer.crossings),
     )
+
+
+def _crossed(parts: Iterable[CrossedPart]) -> list[CrossedPart]:
+    """Return for each subject the largest part of a shard: which of the pairs are the same, the parts do not say."""
+    found: dict[tuple[str, str], CrossedPart] = {}
+    for part in parts:
+        key = part.contract, part.subject
+        found[key] = max(found.get(key, part), part, key=lambda part: part.triples)
+    return list(found.values())
 
 
 def _single(parts: Sequence[SinglePart]) -> SinglePart:

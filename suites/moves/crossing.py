@@ -37,6 +37,17 @@ _MOST = 96
 _PAIR, _TRAIT = 60, 8
 
 
+def text_of(events: Iterable[Event]) -> str:
+    """Write events on a line: the name of each move, with the number of the kind of its arguments."""
+    return " ".join(f"{name}.{kind}" for name, kind in events)
+
+
+def events_in(text: str) -> tuple[Event, ...]:
+    """Read the events of such a line."""
+    words = (word.split(".") for word in text.split())
+    return tuple((name, int(kind)) for name, kind in words)
+
+
 @dataclass(frozen=True)
 class Crossing:
     """A script for a subject that claims everything: what the model is like, and the events."""
@@ -46,13 +57,18 @@ class Crossing:
 
     def script(self, player: type[Player], features: frozenset[str]) -> Script:
         """Return the script for a subject with these features."""
+        return self.fitted(player, features)[0]
+
+    def fitted(self, player: type[Player], features: frozenset[str]) -> tuple[Script, tuple[Event, ...]]:
+        """Return the script for a subject with these features, and the events that are left of it."""
         model = player.model_of(self.traits, features)
         writing = Writing(moves_of(player), features, player.outline(model))
+        left = []
         for name, kind in self.events:
             arguments = writing.moves[name].arguments(kind, writing.outline)
-            if arguments is not None:
-                writing.try_to_add(name, arguments)
-        return Script(model, tuple(writing.calls))
+            if arguments is not None and writing.try_to_add(name, arguments):
+                left.append((name, kind))
+        return Script(model, tuple(writing.calls)), tuple(left)
 
 
 @dataclass

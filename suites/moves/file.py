@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from everyrank.suites.moves.crossing import Crossing, crossings
+from everyrank.suites.moves.crossing import Crossing, crossings, events_in, text_of
 from everyrank.suites.moves.flow import flowing
 from everyrank.suites.moves.player import Player
 
@@ -43,12 +43,10 @@ def written(player: type[Player]) -> str:
 
 def _line(script: Crossing, full: bool) -> str:
     """Write a crossing on a line: its profile, its traits, and its events, each with the number of its kind."""
-    events = " ".join(f"{name}.{kind}" for name, kind in script.events)
-    return f"{'full' if full else 'default'} {json.dumps(script.traits)} {events}"
+    return f"{'full' if full else 'default'} {json.dumps(script.traits)} {text_of(script.events)}"
 
 
 def _read(line: str) -> tuple[Crossing, bool]:
     profile, _, rest = line.partition(" ")
     traits, end = json.JSONDecoder().raw_decode(rest)
-    events = (word.split(".") for word in rest[end:].split())
-    return Crossing(traits, tuple((name, int(kind)) for name, kind in events)), profile == "full"
+    return Crossing(traits, events_in(rest[end:])), profile == "full"

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from everyrank.rank.context import current_rank
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.crossing import Crossing
+from everyrank.suites.errors import CROSSED, NotApplicable
+from everyrank.suites.moves.crossing import Crossing, Event, text_of
 from everyrank.suites.moves.file import stored
 from everyrank.suites.moves.first import first_red
 from everyrank.suites.moves.player import Player, play_or_raise
@@ -40,10 +41,14 @@ class CrossingPoint(Point):
 
     def script(self, player: type[Player]) -> Script:
         """Return the script. Raise NotApplicable if the subject lacks all of its moves."""
-        found = self.crossing.script(player, self.features(player))
-        if not found.moves:
+        return self.fitted(player)[0]
+
+    def fitted(self, player: type[Player]) -> tuple[Script, tuple[Event, ...]]:
+        """Return the script, and the events that the subject has of it."""
+        script, events = self.crossing.fitted(player, self.features(player))
+        if not script.moves:
             raise NotApplicable("the subject has none of these moves")
-        return found
+        return script, events
 
 
 def crossed(chosen: Contract, module: str, core: Sequence[int] = ()) -> None:
@@ -78,10 +83,12 @@ def _check(subject: Any, point: CrossingPoint) -> None:
     Each pair of moves comes in a row in one of the cases, and triples in their order, on models of all kinds.
     """
     __tracebackhide__ = True
+    script, events = point.fitted(_player(subject))
     try:
-        play_or_raise(subject, point.script(_player(subject)))
+        play_or_raise(subject, script)
     except Rejected as error:
         raise NotApplicable(f"plain torch or the subject refuses the model: {error}") from None
+    current_rank().item.user_properties.append((CROSSED, text_of(events)))
 
 
 def _player(subject: Subject) -> type[Player]:

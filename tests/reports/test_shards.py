@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from everyrank.cli import main
 from everyrank.reports.errors import NotOneRun
-from everyrank.reports.runfile.model import LeftOutPart, ShardPart, SinglePart
+from everyrank.reports.runfile.model import CrossedPart, LeftOutPart, ShardPart, SinglePart
 from everyrank.reports.runfile.read import Run, read
 from everyrank.reports.shards import merge
 from everyrank.reports.shards.deal import deal, digest
@@ -135,12 +135,20 @@ def test_the_merged_header_and_footer(tmp_path: Path) -> None:
             exit=1,
             troubles=["x.py could not be collected"],
             single=SinglePart(3, 1, 0, ["b"]),
+            crossings=[CrossedPart("trainer", "mine", 2, (3, 9), (4, 9), (5, 9))],
         ),
     )
     second = replace(
         second,
         header=change(second.header, dirty=True, started=10.0),
-        footer=change(second.footer, seconds=9.0, exit=0, interrupted="Ctrl-C", single=SinglePart(2, 1, 4, ["a"])),
+        footer=change(
+            second.footer,
+            seconds=9.0,
+            exit=0,
+            interrupted="Ctrl-C",
+            single=SinglePart(2, 1, 4, ["a"]),
+            crossings=[CrossedPart("trainer", name, 4, (5, 9), (6, 9), (7, 9)) for name in ("mine", "theirs")],
+        ),
     )
     found = merged(tmp_path, written(tmp_path, [first, second]))
     header, footer = found.header, found.footer
@@ -150,6 +158,8 @@ def test_the_merged_header_and_footer(tmp_path: Path) -> None:
     assert (footer.seconds, footer.exit, footer.interrupted) == (9.0, 1, "shard 2: Ctrl-C")
     assert footer.troubles == ["shard 1: x.py could not be collected"]
     assert footer.single == SinglePart(5, 2, 4, ["a", "b"])
+    assert second.footer is not None
+    assert footer.crossings == second.footer.crossings, "the parts do not say which pairs are in both"
     assert {case.worker.partition("-")[0] for case in found.cases} == {"shard1", "shard2"}
 
 

@@ -131,6 +131,29 @@ function oddities(indices) {
   return rows;
 }
 
+/** Say of each subject how much of what the scripts of its contract can ask was asked, and was green. */
+function crossed(indices) {
+  const shown = new Set(indices.map((index) => `${lawOf(index).contract}\n${subjectOf(index)}`));
+  const parts = data.runs.flatMap((run) => run.crossings);
+  const texts = { pairs: "pairs of moves in a row", triples: "triples in their order", flows: "flows of state" };
+  const share = (part, name) => `${Math.floor((100 * part[name][0]) / part[name][1])} % of ${texts[name]}`;
+  return parts
+    .filter((part) => shown.has(`${part.contract}\n${part.subject}`))
+    .map(
+      (part) => () =>
+        el(
+          "li",
+          { class: "crossed" },
+          el("b", null, breakable(part.subject)),
+          el("span", { class: "faint", text: ` ${part.contract}, ${plural(part.scripts, "script")}: ` }),
+          Object.keys(texts)
+            .filter((name) => part[name][1])
+            .map((name) => share(part, name))
+            .join(", "),
+        ),
+    );
+}
+
 const FIRST = 100; // findings that are drawn at once; nobody reads more before filtering
 
 /** Make the findings under a heading. Each row is a function; later rows are drawn when a person asks for them. */
@@ -162,6 +185,7 @@ function drawFindings(parent, wanted, indices) {
   const known = entries(indices);
   const declared = lacks(indices);
   const odd = oddities(indices);
+  const asked = crossed(indices);
   put(
     parent,
     findingSection(
@@ -179,6 +203,9 @@ function drawFindings(parent, wanted, indices) {
     findingSection("Declared lacks", plural(declared.length, "lack"), declared, "No case probed a declared lack."),
     odd.length
       ? findingSection("Odd, whatever the outcome", plural(odd.length, "oddity", "oddities"), odd, "")
+      : null,
+    asked.length
+      ? findingSection("What a green of crossings means", "beside what --profile=full asks", asked, "")
       : null,
   );
 }
