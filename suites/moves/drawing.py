@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from everyrank.suites.moves.chain import unseen
+from everyrank.suites.moves.crossing import Event
 from everyrank.suites.moves.move import Move, Writing, moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.script import Script
@@ -76,6 +78,7 @@ class ScriptDrawing(Drawing):
         names = [name for name, move in self.writing.moves.items() for _ in range(move.often)]
         for index in self._indices(len(names)):
             self._add(names[index])
+        self._add_chain(unseen(self.player))
         if not self.writing.calls:
             self._add(names[0])
         return Script(model, tuple(self.writing.calls))
@@ -83,6 +86,15 @@ class ScriptDrawing(Drawing):
     def _indices(self, count: int) -> Iterable[int]:
         found: list[int] = self.draw(st.lists(st.sampled_from(range(count)), min_size=1, max_size=_MOST))
         return found
+
+    def _add_chain(self, chains: Sequence[Sequence[Event]]) -> None:
+        """Add, or do not add, a chain of moves that no crossing has, as far as it makes sense here."""
+        for name, kind in self.one_of((), *chains) if chains and self.chance(2) else ():
+            move = self.writing.moves[name]
+            if (arguments := move.arguments(kind, self.writing.outline)) is not None:
+                if move.after and not self.writing.allows(name, arguments):
+                    self._add_alone(move.after)
+                self.writing.try_to_add(name, arguments)
 
     def _add(self, name: str) -> None:
         """Add a move, with what must come before it, and with what shows its effect."""
