@@ -91,11 +91,12 @@ def values_of(traits: Mapping[str, Any]) -> frozenset[str]:
 class Covering:
     """What is covered so far, and the scripts that cover it."""
 
-    def __init__(self, player: type[Player], width: int) -> None:
+    def __init__(self, player: type[Player], width: int, later: bool = False) -> None:
         self.player, self.width = player, width
         self.moves = moves_of(player)
         self.features = frozenset(player.features)
-        every = [(name, kind) for name, move in self.moves.items() for kind in range(len(move.kinds))]
+        kinds = {name: move.every_kind if later else move.kinds for name, move in self.moves.items()}
+        every = [(name, kind) for name in self.moves for kind in range(len(kinds[name]))]
         self.events: list[Event] = [event for event in every if not self.moves[event[0]].apart]
         self.apart: list[Event] = [event for event in every if self.moves[event[0]].apart]
         self.scripts: list[Crossing] = []
@@ -191,7 +192,7 @@ class Covering:
             self.tuples[number] |= prefix.bits
             prefix.add(number)
         for event in script.events:
-            self.met[event] |= values
+            self.met.setdefault(event, set()).update(values)
 
 
 def _pairs(values: Iterable[str]) -> set[frozenset[str]]:

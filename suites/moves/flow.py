@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everyrank.suites.moves.crossing import LENGTH, Covering, Crossing, Event, State, States
+from everyrank.suites.moves.crossing import Covering, Crossing, Event, State, States
 from everyrank.suites.moves.move import Move, moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.states import SAVED
+
+#: What has changed all kinds of state before the first event: a state that is saved then is loaded later.
+START: Event = ("start", 0)
 
 
 @dataclass(frozen=True)
@@ -61,21 +64,32 @@ class Flowing:
 def flows_of(player: type[Player], scripts: Iterable[Crossing]) -> set[Flow]:
     """Return the flows that are in these scripts."""
     moves = moves_of(player)
-    found = (Flowing(moves).add(event for event in each.events if not moves[event[0]].apart) for each in scripts)
-    return set().union(*found)
+    found = (begun(player).add(event for event in each.events if not moves[event[0]].apart) for each in scripts)
+    return {flow for flow in set().union(*found) if flow.changed_by != START or flow.load}
+
+
+def begun(player: type[Player]) -> Flowing:
+    """Return the kinds of state before the first event: what is in a state that is saved then."""
+    kept = _kept(player) if player.flows_from_start else ()
+    return Flowing(moves_of(player), dict.fromkeys(kept, (START, None)))
+
+
+def _kept(player: type[Player]) -> set[str]:
+    return {kind for move in _shared(player).values() if SAVED in move.writes for kind in move.reads}
 
 
 def all_flows(player: type[Player]) -> set[Flow]:
     """Return the flows that the moves of a player state. Not all are possible."""
-    events = [(move, (name, kind)) for name, move in _shared(player).items() for kind in range(len(move.kinds))]
+    shared, kept = _shared(player), _kept(player)
+    events = [(move, (name, kind)) for name, move in shared.items() for kind in range(len(move.every_kind))]
     loads = [(move, event) for move, event in events if SAVED in move.reads]
-    kept = {kind for move in _shared(player).values() if SAVED in move.writes for kind in move.reads}
+    changes = [(kind, event, True) for move, event in events if SAVED not in move.reads for kind in move.writes]
+    changes += [(kind, START, False) for kind in kept if player.flows_from_start]
     found = set()
-    for move, event in events:
-        for kind in move.writes if SAVED not in move.reads else ():
-            back = [load for loading, load in loads if kind in kept and kind in loading.writes]
-            readers = [reader for reader, other in _shared(player).items() if kind in other.reads]
-            found |= {Flow(kind, event, load, reader) for load in (None, *back) for reader in readers}
+    for kind, event, directly in changes:
+        back = [load for loading, load in loads if kind in kept and kind in loading.writes]
+        readers = [reader for reader, other in shared.items() if kind in other.reads]
+        found |= {Flow(kind, event, load, reader) for load in (*[None] * directly, *back) for reader in readers}
     return found
 
 
@@ -99,18 +113,19 @@ class _Row:
     """One script while it is made, by the numbers of its events."""
 
     def __init__(self, player: type[Player], traits: Mapping[str, Any], wanted: Iterable[Flow]) -> None:
-        self.covering = Covering(player, 1)
+        self.covering = Covering(player, 1, later=True)
         self.number_of = {event: number for number, event in enumerate(self.covering.events)}
-        self.save = next(event for event in self.covering.events if SAVED in self.covering.moves[event[0]].writes)
+        self.saves = [event for event in self.covering.events if SAVED in self.covering.moves[event[0]].writes]
         self.wanted = set(wanted)
         self.states = States(self.covering)
         self.state = self.states.state_of(player.outline(player.model_of(traits, self.covering.features)))
-        self.flowing = Flowing(self.covering.moves)
+        self.flowing = begun(player)
+        self.length = player.flow_length
         self.found: list[Event] = []
 
     def events(self) -> tuple[Event, ...]:
         """Return the events, as long as they bring something, and what shows their effect."""
-        while len(self.found) < LENGTH and (best := self._best()):
+        while len(self.found) < self.length and (best := self._best()):
             self._add(best)
         shown_by = [self.covering.moves[name].shown_by for name, _ in self.found]
         for name in list(filter(None, shown_by))[-1:]:
@@ -130,8 +145,9 @@ class _Row:
 
     def _patterns(self) -> Iterator[tuple[int, ...]]:
         for flow in self.wanted:
-            back = () if flow.load is None else (self.save, flow.load)
-            yield tuple(self.number_of[event] for event in (flow.changed_by, *back, (flow.read_by, 0)))
+            changed = () if flow.changed_by == START else (flow.changed_by,)
+            for back in [()] if flow.load is None else [(save, flow.load) for save in self.saves]:
+                yield tuple(self.number_of[event] for event in (*changed, *back, (flow.read_by, 0)))
 
     def _worth(self, numbers: tuple[int, ...]) -> float:
         state: State | None = self.state

@@ -54,6 +54,8 @@ class Move:
     """The values that are drawn for each argument."""
     kinds: Sequence[Mapping[str, Any]] = ({},)
     """The arguments with which it is crossed. A value may be a function of the outline; None if there is none now."""
+    later: Sequence[Mapping[str, Any]] = ()
+    """Further ones, which came when the crossings stood: only the scripts for flows have them."""
     often: int = 1
     """How often it is drawn, beside the others."""
     after: str = ""
@@ -88,13 +90,17 @@ class Move:
                 yield from _needed(needs, outline, arguments, values)
 
     @property
+    def every_kind(self) -> Sequence[Mapping[str, Any]]:
+        return (*self.kinds, *self.later)
+
+    @property
     def required(self) -> list[str]:
         """The arguments without a default."""
         return [name for name, value in self.defaults.items() if value is inspect.Parameter.empty]
 
     def arguments(self, kind: int, outline: Any) -> dict[str, Any] | None:
         """Return the arguments of a kind at this point of a script, or None if there are none."""
-        found = {name: value(outline) if callable(value) else value for name, value in self.kinds[kind].items()}
+        found = {name: value(outline) if callable(value) else value for name, value in self.every_kind[kind].items()}
         return None if None in found.values() else found
 
 

@@ -64,6 +64,10 @@ class Player:
     """For each kind of state that no move changes before a save, or that none reads after, the reason."""
     flows: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The traits of the models on which further crossings are made, for flows of state; see ``flow``."""
+    flow_length: ClassVar[int] = 18
+    """How many moves each of these has, without what shows the effect of the last one."""
+    flows_from_start: ClassVar[bool] = False
+    """Whether a state that is saved before anything was changed, and loaded later, is a flow as well."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
     """The world sizes of draws."""
     driven: ClassVar[bool] = False

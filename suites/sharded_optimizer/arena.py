@@ -76,6 +76,7 @@ class Arena(BaseArena):
         return [self._make(param, dtype, next(parts) if param.layout == "shared" else None) for param in params]
 
     def _make(self, param: Param, dtype: torch.dtype, memory: torch.Tensor | None) -> Parameter:
+        dtype = getattr(torch, param.dtype) if param.dtype else dtype
         value = noise(param.shape, dtype, self.generator(len(self.parameters), 1)).to(self.world.device)
         twin = value.clone().requires_grad_(not param.frozen)
         if param.whole:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from everyrank.suites.sharded_optimizer.geometry import CUTS, Block, along
@@ -27,6 +27,8 @@ class Param:
     """Whether its gradients are sparse, as those of a table of embeddings."""
     zero: bool = False
     """Whether its gradient is zero, except in a closure."""
+    dtype: str = field(default="", repr=False)
+    """Its dtype, if it is another than the model's. ``by_model`` chooses by the text of the rest."""
     geometry: str = ""
     """In place of ``cut``, in the model of a law: the name of what cuts it, in a world of any size."""
 
@@ -67,3 +69,7 @@ class Model:
     def torch_dtype(self) -> torch.dtype:
         found: torch.dtype = getattr(torch, self.dtype)
         return found
+
+    @property
+    def dtypes(self) -> set[str]:
+        return {param.dtype or self.dtype for param in self.params}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,27 @@ def _turned(outline: Outline, param: int) -> None:
     outline.frozen ^= {param}
 
 
-def _changed(value: Any, factor: float) -> Any:
-    """Return an option multiplied, a flag turned over, or decay rates halved; 0 becomes an eighth."""
+def _changing_needs(outline: Outline, option: str, group: int) -> Sequence[str]:
+    return only_if(option in (*outline.options, *outline.further) and group in range(outline.groups))
+
+
+def _adding_needs(outline: Outline, count: int, bare: bool, weight_decay: float | None) -> Iterator[str]:
+    yield "groups"
+    yield from only_if(0 < count <= outline.count - outline.handed and not (bare and weight_decay))
+
+
+def _set_needs(outline: Outline, option: str, to: str) -> Sequence[str]:
+    return only_if(isinstance(_set_to(outline, option, to), (bool, int, float)))
+
+
+def _set_to(outline: Outline, option: str, to: str) -> Any:
+    return 0.0 if to == "zero" else outline.defaults.get(option)
+
+
+def _changed(value: Any, factor: float, to: Any = None) -> Any:
+    """Return an option multiplied, a flag turned over, or decay rates halved; 0 becomes an eighth. Or ``to``."""
+    if to is not None:
+        return type(value)(to)
     if isinstance(value, bool):
         return not value
     if isinstance(value, (tuple, list)):
@@ -37,7 +57,7 @@ class GroupMoves(TrainingMoves):
 
     @move(
         "state.groups",
-        needs=lambda outline, count: ["groups", *only_if(0 < count <= outline.count - outline.handed)],
+        needs=_adding_needs,
         needs_of={"weight_decay": lambda outline: only_if("weight_decay" in outline.options)},
         then=_added,
         drawn={
@@ -46,20 +66,28 @@ class GroupMoves(TrainingMoves):
             "weight_decay": (None, 0.2),
         },
         kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
+        later=({"bare": True},),
         often=4,
         shown_by="train",
-        writes=("group",),
-        reads=("group",),
+        writes=("group", "option"),
+        reads=("group", "optimizer state", "failed step"),
     )
-    def add_group(self, count: int = 1, lr: float = 0.3, weight_decay: float | None = None) -> None:
-        """Add the next parameters, which the optimizer did not have, as a group with its own options."""
-        self.sides.add_group(count, {"lr": lr} | ({} if weight_decay is None else {"weight_decay": weight_decay}))
+    def add_group(
+        self, count: int = 1, lr: float = 0.3, weight_decay: float | None = None, bare: bool = False
+    ) -> None:
+        """Add the next parameters, which the optimizer did not have, as a group with its own options.
+
+        ``bare``: it has none of its own, and so those with which the optimizer was built.
+        """
+        decay = {} if weight_decay is None else {"weight_decay": weight_decay}
+        self.sides.add_group(count, {} if bare else {"lr": lr, **decay})
 
     @move(
         "surface",
-        needs=lambda outline, option, group: only_if(option in outline.options and group in range(outline.groups)),
+        needs=_changing_needs,
+        needs_of={"to": _set_needs},
         drawn={
-            "option": lambda outline: outline.options,
+            "option": lambda outline: [*outline.options, *outline.further],
             "factor": (0.5, 2.0),
             "group": lambda outline: range(outline.groups),
         },
@@ -68,17 +96,27 @@ class GroupMoves(TrainingMoves):
             {"factor": 2.0, "group": lambda outline: outline.groups - 1 or None},
             {"option": lambda outline: outline.options[1] if outline.options[1:] else None},
         ),
+        later=(
+            {"option": lambda outline: first_of(outline.further)},
+            {"option": lambda outline: first_of(outline.further), "to": "zero"},
+            {"option": lambda outline: outline.options[1] if outline.options[1:] else None, "to": "zero"},
+            {"to": "default"},
+        ),
         shown_by="train",
         writes=("option",),
         reads=("option", "group"),
     )
-    def change(self, option: str = "lr", factor: float = 0.5, group: int = 0) -> None:
-        """Multiply an option of a group by hand, if the subject has ``param_groups``."""
+    def change(self, option: str = "lr", factor: float = 0.5, group: int = 0, to: str = "") -> None:
+        """Multiply an option of a group by hand, if the subject has ``param_groups``.
+
+        ``to``: set it to ``zero``, or to the ``default`` of the optimizer's class.
+        """
+        value = _set_to(Outline(self.model), option, to) if to else None
         for each in self.both_groups(group):
             if torch.is_tensor(each[option]):
-                each[option].mul_(factor)
+                each[option].fill_(each[option] * factor if value is None else value)
             else:
-                each[option] = _changed(each[option], factor)
+                each[option] = _changed(each[option], factor, value)
 
     def both_groups(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a group of the reference, and that of the subject, if it has ``param_groups``."""
@@ -115,3 +153,23 @@ class GroupMoves(TrainingMoves):
     def thaw(self, param: int) -> None:
         """Thaw a parameter."""
         self.sides.require_gradient(param, True)
+
+    @move(
+        "parity.shard",
+        drawn={"anew": (False, True)},
+        kinds=(),
+        later=({}, {"anew": True}),
+        shown_by="train",
+        writes=("parameter",),
+    )
+    def overwrite(self, anew: bool = False) -> None:
+        """Give all parameters other values by hand, as a checkpoint that is loaded does.
+
+        ``anew``: in new memory, by ``.data``.
+        """
+        for param in self.sides.parameters:
+            for tensor in (param.twin, *(tensor for tensor, _ in param.pieces)):
+                if anew:
+                    tensor.data = tensor.data * -0.5
+                else:
+                    tensor.detach().mul_(-0.5)

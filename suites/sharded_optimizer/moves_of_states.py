@@ -31,7 +31,7 @@ def _loaded(outline: Outline, fresh: bool = False, **given: Any) -> None:
     outline.differ &= not fresh
 
 
-def _used(outline: Outline, part: str) -> None:
+def _used(outline: Outline, **given: Any) -> None:
     outline.differ = False
 
 
@@ -53,7 +53,7 @@ class StateMoves(GroupMoves):
         then=_saved,
         often=2,
         writes=("saved state",),
-        reads=("optimizer state", "step count", "option", "group", "frozen"),
+        reads=("optimizer state", "step count", "option", "group", "frozen", "failed step"),
     )
     def save(self) -> None:
         """Copy the state dict, which replaces the last copy."""
@@ -73,7 +73,7 @@ class StateMoves(GroupMoves):
         after="save",
         shown_by="train",
         writes=("gradient", "optimizer state", "step count", "option"),
-        reads=("saved state", "group", "frozen"),
+        reads=("saved state", "group", "frozen", "failed step"),
     )
     def load(self, fresh: bool = False, reordered: bool = False) -> None:
         """Load the last copy into the same optimizer, or into fresh objects.
@@ -86,6 +86,7 @@ class StateMoves(GroupMoves):
         if fresh:
             sides.renew()
             sides.build({**sides.given, "lr": _OTHER_RATE}, reordered)
+            sides.reference.defaults["lr"] = _OTHER_RATE  # for a group without a rate of its own
         with subject_acts():
             sides.ours.load_state_dict(copy.deepcopy(state))
         _restore(sides.reference, kept)
@@ -117,7 +118,7 @@ class StateMoves(GroupMoves):
         drawn={"part": _PARTS},
         kinds=tuple({"part": part} for part in ("pre-hook", "deepcopy")),
         writes=("gradient", "hook", "parameter", "optimizer state", "step count"),
-        reads=("hook", "parameter", "optimizer state", "step count", "option", "group", "frozen"),
+        reads=("hook", "parameter", "optimizer state", "step count", "option", "group", "frozen", "failed step"),
     )
     def use(self, part: str) -> None:
         """Use a part of the optimizer besides its step, and step; a subject may refuse it with any error."""
@@ -151,6 +152,24 @@ class StateMoves(GroupMoves):
         fault = FAULTS[during]
         texts = self.exchange(lambda: error_text(Sides(self.arena.another(), self.model), fault, rank, text))
         check_errors(texts, rank, fault.cause)
+
+    @move(
+        "errors.rank",
+        needs=lambda outline: ["errors", "closures", *_failing_needs(outline, "closure")],
+        then=_used,
+        drawn={"rank": lambda outline: range(outline.model.size), "text": KEEPING},
+        kinds=(),
+        later=({"rank": lambda outline: outline.model.size - 1, "text": by_model(KEEPING)}, {"rank": 0}),
+        shown_by="train",
+        writes=("gradient", "failed step"),
+    )
+    def fail_step(self, rank: int, text: str = "") -> None:
+        """Let a closure fail on one rank: the error is raised on all, and then all can go on: nothing has moved.
+
+        ``text``: what stands around the text of the cause.
+        """
+        fault = FAULTS["closure"]
+        check_errors(self.exchange(lambda: error_text(self.sides, fault, rank, text)), rank, fault.cause)
 
     def exchange(self, act: Callable[[], str]) -> list[str]:
         """Act on all ranks, and return the texts of all."""

@@ -32,6 +32,10 @@ _NORM = {torch.float64: Tolerance(relative=1e-12), torch.float32: Tolerance(rela
 _ROWS = ((), (0,), (0, 2), (2, 0), (1, 1), (3, 0, 3))
 
 
+#: What each step looks at.
+_READ = ("parameter", "optimizer state", "step count", "option", "group", "frozen")
+
+
 def _missing_needs(outline: Outline, missing: tuple[int, ...]) -> Iterator[str]:
     yield "missing gradients"
     yield from only_if(set(missing) <= set(outline.trained))
@@ -58,7 +62,8 @@ def _alike(outline: Outline, **given: Any) -> None:
 
 def _clipping_needs(outline: Outline) -> Iterator[str]:
     yield "clipping"
-    yield from only_if(not (outline.differ or outline.tables))  # a sparse gradient has no defined norm
+    # A sparse gradient has no defined norm, and in half precision one of few digits.
+    yield from only_if(not (outline.differ or outline.tables or "bfloat16" in outline.model.dtypes))
 
 
 def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
@@ -143,7 +148,7 @@ class TrainingMoves(Player):
         ),
         often=4,
         writes=("gradient", "parameter", "optimizer state", "step count"),
-        reads=("parameter", "optimizer state", "step count", "option", "group", "frozen"),
+        reads=(*_READ, "failed step"),
     )
     def train(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False) -> None:
         """Set new gradients as ``give`` does, and step.
@@ -158,7 +163,7 @@ class TrainingMoves(Player):
         needs=lambda outline: only_if(not (outline.closures_only or outline.differ)),
         often=2,
         writes=("parameter", "optimizer state", "step count"),
-        reads=("parameter", "gradient", "optimizer state", "step count", "option", "group", "frozen"),
+        reads=(*_READ, "gradient", "failed step"),
     )
     def step(self) -> None:
         """Step with the gradients that there are."""
@@ -170,7 +175,7 @@ class TrainingMoves(Player):
         needs=lambda outline: ["closures", *only_if(not outline.tables)],
         then=_alike,
         writes=("gradient", "parameter", "optimizer state", "step count"),
-        reads=("parameter", "optimizer state", "step count", "option", "group", "frozen"),
+        reads=(*_READ, "failed step"),
     )
     def step_with_closure(self) -> None:
         """Step with a closure, which sets the gradients itself."""
@@ -226,7 +231,7 @@ class TrainingMoves(Player):
     def clip(self, most: float = 0.5, norm: float = 2.0) -> None:
         """Call ``clip_grad_norm_``, and go on from the reference's gradients."""
         sides = self.sides
-        tolerance = _NORM[sides.dtype]
+        tolerance = _NORM[torch.float32 if "float32" in self.model.dtypes else torch.float64]
         with reference_acts():
             expected = float(torch.nn.utils.clip_grad_norm_(sides.handed_twins, most, norm))
         with subject_acts():

@@ -22,6 +22,7 @@ FEATURES = {
     "repeated rows": "parity.shard[*-repeated-rows-*]",
     "missing gradients": "grad.none[*]",
     "zero_grad": "grad.zero[*]",
+    "bf16": "parity.shard[*-bf16-*]",
     "closures": "closure[*]",
     "clipping": "clip[*]",
     "groups": "state.groups[*]",
@@ -38,8 +39,9 @@ FEATURES = {
     "errors in a class of the user's own": "errors.rank[step-*]",
 }
 
-#: Options that are changed by hand.
+#: Options that are changed by hand; and further ones, of which an optimizer has a few at most.
 OPTIONS = ("lr", "weight_decay", "maximize", "betas")
+FURTHER = ("momentum", "dampening", "nesterov", "alpha", "rho", "lr_decay")
 
 
 @dataclass
@@ -96,9 +98,18 @@ class Outline(ModelOutline[Model]):
     @property
     def options(self) -> Sequence[str]:
         """The options that can be changed. No optimizer adds a weight decay to a sparse gradient."""
-        kind: Any = row(self.model.optimizer).optimizer
-        known = set(inspect.signature(kind).parameters) - ({"weight_decay"} if self.tables else set())
+        known = self.defaults.keys() - ({"weight_decay"} if self.tables else set())
         return [name for name in OPTIONS if name in known]
+
+    @property
+    def further(self) -> Sequence[str]:
+        return [name for name in FURTHER if name in self.defaults and not self.tables]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The optimizer's arguments by name, each with its default."""
+        kind: Any = row(self.model.optimizer).optimizer
+        return {each.name: each.default for each in inspect.signature(kind).parameters.values()}
 
 
 def needed_by(param: Param, model: Model) -> Iterator[str]:
@@ -107,6 +118,8 @@ def needed_by(param: Param, model: Model) -> Iterator[str]:
         yield "whole parameters"
     elif {owner for owner, _ in param.cut} != set(range(model.size)):
         yield "ranks without a shard"
+    if model.dtype == "bfloat16":
+        yield "bf16"
     if model.module:
         yield "modules"
         if param.cut is not None and not param.tool:

@@ -58,12 +58,41 @@ _OPTIMIZERS = (
     "SGD-everything",
 )
 
+#: What a parameter is like in models for flows alone: two that are cut; one of another dtype than the others.
+_FOR_FLOWS: dict[str, tuple[Param, ...]] = {
+    "pair": (Param("even", (-1, 2)), Param("uneven", (-1,))),
+    "fp32": (Param("even", (-1, 2), dtype="float32"),),
+    "whole-fp32": (Param("", (3, 2), dtype="float32"),),
+}
+
+#: Models for flows of state: in half of them each parameter is cut, so that a step may fail.
+_FLOW_TRAITS = ("size", "optimizer", "param1", "param2", "param3", "groups", "home", "dtype")
+_FLOWS = (
+    (3, "Adam-everything", "cut", "pair", "several", "some", "", "float64"),
+    (2, "SGD-everything", "pair", "fp32", "pair", "some", "", "float64"),
+    (3, "AdamW-defaults-unchanged", "pair", "plain", "shared", "some", "module", "bfloat16"),
+    (2, "SGD-momentum", "permuted", "pair", "pair", "some", "", "bfloat16"),
+    (3, "RMSprop-everything", "pair", "zero", "shared", "some", "tool", "float32"),
+    (2, "Adafactor-defaults", "plain", "fp32", "shared", "some", "", "float64"),
+    (3, "Adadelta-defaults", "pair", "pair", "columns", "some", "module", "float64"),
+    (2, "SGD-everything-signed", "pair", "whole-fp32", "shared", "some", "", "float64"),
+    (3, "SGD-lr", "table", "pair", "whole-table", "some", "", "float64"),
+    (3, "SGD-everything", "shared", "pair", "large", "some", "", "float64"),
+    (2, "Adam-everything", "pair", "frozen", "pair", "some", "tool", "bfloat16"),
+    (3, "Adagrad-lr", "whole-table", "table", "table", "some", "module", "float64"),
+    (2, "Adam-everything", "shared", "pair", "shared", "some", "", "float32"),
+    (3, "SGD-momentum", "pair", "pair", "pair", "some", "", "float64"),
+)
+
 
 class ShardedPlayer(StateMoves):
     """Subject and reference of ``sharded-optimizer``."""
 
     features = FEATURES
     crossings = "crossings.txt"
+    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flow_length = 36
+    flows_from_start = True
     holes = {
         "buffer": "an optimizer has none",
         "scheduler": "the contract does not ask for schedulers",
@@ -114,13 +143,13 @@ class ShardedPlayer(StateMoves):
             optimizer=optimizer,
             variant=variant,
             subclass=subclass[0] if subclass and "subclasses" in able else "",
-            dtype=traits["dtype"],
+            dtype=traits["dtype"] if traits["dtype"] != "bfloat16" or "bf16" in able else "float32",
             first=1 if traits["groups"] == "some" and "groups" in able else 8,
             module=bool(home),
         )
         params = [
             _made(param, f"{'inner.' if home and number == 2 else ''}{name}", model.size, home)
-            for number, name, param in params_of(traits, _PARAMS)
+            for number, name, param in params_of(traits, {**_PARAMS, **_FOR_FLOWS})
         ]
         fitting = tuple(param for param in params if able.issuperset(needed_by(param, model)))
         return replace(model, params=fitting or (_made(_PARAMS["cut"][0], "p0", model.size, home),))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from everyrank.cli import main
 from everyrank.suites.engine.contract import contract, contracts
-from everyrank.suites.moves.crossing import Crossing
+from everyrank.suites.moves.crossing import Crossing, crossings
 from everyrank.suites.moves.file import stored
-from everyrank.suites.moves.flow import Flow, all_flows, flowing, flows_of
+from everyrank.suites.moves.flow import START, Flow, all_flows, flowing, flows_of
 from everyrank.suites.moves.move import move
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.states import KINDS, holes, moves_on_state, table
+from everyrank.suites.trainer.model import Model
 from everyrank.suites.trainer.player import TrainerPlayer
 
 every_player = pytest.mark.parametrize("name", [name for name in contracts() if contract(name).player is not None])
@@ -98,6 +102,52 @@ def test_the_crossings_of_trainer_have_each_flow_that_is_possible() -> None:
     # After a step with infinity on a rank nothing can be seen until a state is loaded.
     assert {flow.changed_by for flow in left} == {("step", 8)}
     assert scripts[-len(TrainerPlayer.flows) :] == flowing(TrainerPlayer, scripts[: -len(TrainerPlayer.flows)])
+
+
+def _left(name: str) -> tuple[set[Flow], set[Flow]]:
+    """Return the flows that the default crossings of a contract have, and those that they do not have."""
+    player = contract(name).part("player")
+    scripts = [crossing for crossing, full in stored(player) if not full]
+    count = len(flowing(player, scripts[:96]))
+    assert scripts[96:] == flowing(player, scripts[:96]), f"{count} scripts for flows"
+    found = flows_of(player, scripts)
+    return found, all_flows(player) - found
+
+
+def test_the_crossings_of_sharded_optimizer_have_each_flow_that_is_possible() -> None:
+    found, left = _left("sharded-optimizer")
+    assert len(found) == 828
+    own, rows = ("train", 3), ("train", 4)
+    # After gradients that differ between ranks no further step is defined; of a table no closure and no norm is.
+    assert {(flow.changed_by, flow.read_by) for flow in left} == {
+        *((own, reader) for reader in ("step", "clip", "clear")),
+        *((rows, reader) for reader in ("step_with_closure", "clip")),
+    }
+    assert all(flow.load is None for flow in left if flow.changed_by == own)
+
+
+def test_a_state_that_is_saved_at_the_start_flows_into_what_follows_its_load() -> None:
+    player = type("Player", (_Lamp,), {"flows_from_start": True})
+    script = Crossing({}, (_SAVE, _SWITCH, _LOAD, _SWITCH))
+    assert Flow("light", START, _LOAD, "switch") in flows_of(player, [script]) & all_flows(player)
+    assert not [flow for flow in all_flows(player) if flow.changed_by == START and not flow.load]
+
+
+class _Doors(_Lamp):
+    flows = ({},)
+
+    @classmethod
+    def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
+        return Model(1)
+
+    @move("lamp", kinds=(), later=({},), reads=("light",))
+    def wave(self) -> None:
+        """Wave a hand."""
+
+
+def test_a_kind_of_arguments_that_came_later_is_in_scripts_for_flows_alone() -> None:
+    assert "wave" not in {name for script in crossings(_Doors).scripts for name, _ in script.events}
+    assert "wave" in {name for script in flowing(_Doors, crossings(_Doors).scripts) for name, _ in script.events}
 
 
 def test_the_command_prints_the_table_of_a_contract(capsys: pytest.CaptureFixture[str]) -> None:
