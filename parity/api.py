@@ -18,6 +18,7 @@ from everyrank.parity.run.truth import truth
 from everyrank.parity.setup.given import Setup, Split, Step, checked, listed
 from everyrank.parity.setup.known import dyed, same_model
 from everyrank.parity.setup.ranks import Ranks, all_ranks
+from everyrank.parity.setup.split import usual_microbatches
 from torch import nn
 
 
@@ -36,7 +37,7 @@ def parity(
     dtypes: Sequence[torch.dtype] | None = None,
     clip: float | None = None,
     steps: int = 3,
-    microbatches: int = 2,
+    microbatches: int | None = None,
     compared: float = 0.9,
     reference: Literal["plain", "one rank"] = "plain",
 ) -> Report:
@@ -62,7 +63,8 @@ def parity(
         dtypes: the dtypes in which the ranks train besides fp64; by default the model's own.
         clip: the norm to which gradients are clipped.
         steps: how many steps are trained.
-        microbatches: into how many parts the plain loop cuts a rank's rows.
+        microbatches: into how many parts the plain loop cuts a rank's rows: 2, or 3 on 2 ranks if the rows allow it,
+            so that ranks and microbatches are told apart.
         compared: which part of the parameters ranks must hold.
         reference: "plain", or "one rank" for code that has no plain model: what ``model`` and ``parallelize`` make in
             a world of one is trained on the whole batch. They must ask for the rank, the size and the mesh when they
@@ -84,7 +86,7 @@ def parity(
             dtypes=listed("dtypes", dtypes) if dtypes is not None else None,
             clip=clip,
             steps=steps,
-            microbatches=microbatches,
+            microbatches=2 if microbatches is None else microbatches,
             compared=compared,
             reference=reference,
         )
@@ -92,7 +94,7 @@ def parity(
             setup = replace(setup, optimizer=optimizer)
         setup = checked(setup, model)
         with all_ranks() as ranks:
-            report = _report(setup, ranks)
+            report = _report(setup, ranks, microbatches is None)
     except Unusable as unusable:
         # What is to be written instead is in its text, and nothing in the lines that found it out.
         raise unusable.with_traceback(None) from None
@@ -105,10 +107,15 @@ def parity(
     return report
 
 
-def _report(setup: Setup, ranks: Ranks) -> Report:
-    """Make all runs and return what they have shown; every rank calls it at the same time."""
+def _report(setup: Setup, ranks: Ranks, by_size: bool) -> Report:
+    """Make all runs and return what they have shown; every rank calls it at the same time.
+
+    ``by_size`` says that the number of microbatches is chosen by that of ranks.
+    """
     remarks: list[str] = []
     known = same_model(setup, ranks)
+    if by_size:
+        setup = replace(setup, microbatches=usual_microbatches(setup, ranks.size))
     found = dyed(setup, ranks, known)
     plain = truth(setup, ranks, known.dtype, found.cut, remarks)
     training = Training(setup, ranks, known, found, plain)

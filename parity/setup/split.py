@@ -44,6 +44,16 @@ def choose(setup: Setup, modules: Iterable[nn.Module], cuts_weights: bool, rank:
     return Cut(lambda batch: rows(batch, index, count), f"rows over {wrapper}", count)
 
 
+def usual_microbatches(setup: Setup, size: int) -> int:
+    """Return into how many microbatches the plain loop cuts a rank's rows: not as many as there are ranks, if it can.
+
+    A factor of 2 on two ranks with two microbatches may come from either.
+    """
+    if size != 2 or setup.has_own_parts:
+        return 2
+    return 2 if rows_of(setup.whole_batch(0, torch.float64)) % (3 * size) else 3
+
+
 def check_rows(setup: Setup, ranks: Ranks, cut: Cut) -> None:
     """Raise Unusable on every rank if the plain loop cannot cut the rows of one into microbatches."""
     for fault in ranks.gather(_not_to_be_cut(setup, cut)) if setup.step is None else ():

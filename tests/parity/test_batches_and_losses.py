@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from everyrank.parity import Unusable
+from everyrank.parity import Parted, Unusable
 from torch.distributed._functional_collectives import all_reduce
 
 from tests.parity.small import Batch, Net, batch, compare, loss
@@ -129,7 +129,18 @@ def test_a_batch_of_random_numbers_is_seeded(process_group: Any) -> None:
 
 def test_rows_that_cannot_be_cut_are_stated_whole_and_part(process_group: Any) -> None:
     with pytest.raises(Unusable) as caught:
-        compare(batch=lambda step: batch(step, 6))
+        compare(batch=lambda step: batch(step, 10))
     assert str(caught.value).startswith(
-        "the batch has 6 rows, of which a rank has 3, and 3 rows cannot be cut into 2 microbatches: return another"
+        "the batch has 10 rows, of which a rank has 5, and 5 rows cannot be cut into 2 microbatches: return another"
     )
+
+
+def test_ranks_and_microbatches_are_told_apart_where_the_rows_allow_it(process_group: Any) -> None:
+    def summed(model: Any) -> Any:
+        for each in model.parameters():
+            each.register_hook(lambda gradient: all_reduce(gradient, "sum", dist.group.WORLD))
+        return model
+
+    for rows, meaning in ((12, "the number of ranks"), (8, "the number of ranks, or of microbatches")):
+        with pytest.raises(Parted, match=f"ranks 0 and 1: {meaning} \\(step 1"):
+            compare(parallelize=summed, split="rows", batch=lambda step, rows=rows: batch(step, rows))

@@ -47,13 +47,18 @@ PIECES = [[G1, TRUTH - G1]]
 CASES: dict[str, tuple[str, str, Callable[[], Fit | None]]] = {
     "twice on two ranks": (
         "sum-for-mean",
-        "is 2 times the plain model's on ranks 0 and 1: the number of ranks",
+        "is 2 times the plain model's on ranks 0 and 1: the number of ranks, or of microbatches",
         lambda: found(2 * TRUTH, 2 * TRUTH),
     ),
     "a third on three": (
         "sum-for-mean",
         "is 1/3 of the plain model's on ranks 0, 1 and 2: the number of ranks",
         lambda: found(*[TRUTH / 3] * 3),
+    ),
+    "a third of microbatches": (
+        "sum-for-mean",
+        "is 3 times the plain model's on ranks 0 and 1: the number of microbatches",
+        lambda: found(3 * TRUTH, 3 * TRUTH, microbatches=3),
     ),
     "half as much again on three": (
         "sum-for-mean",
@@ -169,6 +174,12 @@ def test_a_pattern_that_explains_half_of_the_values_is_none() -> None:
 def test_ranks_that_hold_other_elements_have_nothing_to_sum() -> None:
     rows = {0: Held(ALL[:12], random(3).reshape(-1)[:12]), 1: Held(ALL[12:], random(4).reshape(-1)[12:])}
     assert of_all_ranks(AllRanks(TRUTH, rows, [0, 1], 2)) is None
+
+
+def test_as_many_parts_as_values_explain_any_values() -> None:
+    held = {rank: Held(torch.tensor([0]), torch.tensor([7.0])) for rank in range(2)}
+    pieces = [[torch.tensor([2.0]), torch.tensor([1.0])]]
+    assert of_all_ranks(AllRanks(torch.tensor([3.0]), held, [0, 1], 2, 2, pieces=lambda: pieces)) is None
 
 
 def test_any_number_is_a_multiple_of_any_other() -> None:

@@ -140,6 +140,8 @@ class AllRanks:
             return torch.stack([self.of_rank(piece, rank).double() for piece in pieces], dim=1)
 
         rank = self.wrong[0]
+        if len(self.held[rank].ids) <= len(pieces):
+            return []  # As many factors as values give any values.
         solved = torch.linalg.lstsq(columns(rank), self.held[rank].values.double()[:, None]).solution[:, 0]
         if not torch.isfinite(solved).all() or not self.explains(lambda rank: columns(rank) @ solved):
             return []

@@ -26,8 +26,8 @@ class SumForMean(Pattern):
     id = "sum-for-mean"
     rogue = "factor-is-forgotten"
     example = (
-        "parity: gradient of `head.bias` is 1/2 of the plain model's on ranks 0 and 1: the number of ranks "
-        "(step 1, fp64 and fp32), as 34 others of its kind"
+        "parity: gradient of `head.bias` is 1/2 of the plain model's on ranks 0 and 1: the number of ranks, or of "
+        "microbatches (step 1, fp64 and fp32), as 34 others of its kind"
     )
 
     def of_one_rank(self, seen: OneRank, fewest: int = 2) -> str | None:
@@ -122,7 +122,8 @@ def _times(factor: float, seen: AllRanks) -> str:
 
 def _meanings(seen: AllRanks) -> Iterator[tuple[float, str]]:
     """Yield the numbers that a factor may be, with what they count."""
-    yield seen.size, "the number of ranks"
+    both = seen.size == seen.microbatches
+    yield seen.size, f"the number of ranks{', or of microbatches' if both else ''}"
     for name, groups in seen.groups.items():
         yield len(groups[0]), f"the number of ranks in {name}"
     yield seen.microbatches, "the number of microbatches"

@@ -118,7 +118,7 @@ class OtherDtypeOnly(Pattern):
     rogue = "factor-on-a-group-of-one"
     example = (
         "parity: gradient of `head.bias` in fp64, and not in fp32, is 1/2 of the plain model's on ranks 0 and 1: "
-        "the number of ranks (step 1, fp64), as 35 others of its kind"
+        "the number of ranks, or of microbatches (step 1, fp64), as 35 others of its kind"
     )
 
 
