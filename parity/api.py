@@ -64,7 +64,7 @@ def parity(
         clip: the norm to which gradients are clipped.
         steps: how many steps are trained.
         microbatches: into how many parts the plain loop cuts a rank's rows: 2, or 3 on 2 ranks if the rows allow it,
-            so that ranks and microbatches are told apart.
+            so that a factor is that of ranks or of microbatches.
         compared: which part of the parameters ranks must hold.
         reference: "plain", or "one rank" for code that has no plain model: what ``model`` and ``parallelize`` make in
             a world of one is trained on the whole batch. They must ask for the rank, the size and the mesh when they

@@ -29,9 +29,12 @@ class Witnesses:
         pieces: Callable[[str], list[list[torch.Tensor]]],
         microbatches: int,
         rates: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+        convention: float | None = None,
+        tokens: Sequence[Sequence[float]] = (),
     ) -> None:
         self._ranks, self._trace, self._groups, self._pieces = ranks, trace, groups, pieces
-        self._microbatches, self._rates = microbatches, rates
+        self._microbatches, self._rates, self._convention = microbatches, rates, convention or 1.0
+        self._tokens = tokens
 
     def pattern(self, deviation: Deviation) -> Fit | None:
         """Return the pattern that explains a deviation; every rank asks for the same."""
@@ -95,6 +98,7 @@ class Witnesses:
             lambda: self._pieces(name),
             before,
             others,
+            self._tokens,
             times,
         )
 
@@ -132,7 +136,12 @@ class Witnesses:
             if ids is None or (values is not None and values.shape != ids.shape):
                 continue
             ids = ids.reshape(-1)
-            pieces.append((ids, truth.reshape(-1)[ids] if values is None else values.reshape(-1)))
+            if values is None:
+                factor = seen.factors.get(kind, self._convention) / self._convention
+                values = truth.reshape(-1)[ids] * factor
+            elif key[0] == BACKWARD:
+                values = values / self._convention
+            pieces.append((ids, values.reshape(-1)))
         return _joined(pieces)
 
 

@@ -13,6 +13,7 @@ from everyrank.parity.judge.training import Healed, Pass, Training
 from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM, microbatch_gradients
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
+from torch.utils._pytree import tree_leaves
 
 #: How many faults are looked for: each takes another pass.
 _FAULTS = 3
@@ -77,10 +78,12 @@ class Search:
             return Fault(first, clipped, tuple(each.name for each in others if each.kind == first.kind))
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
-        return Fault(first, self._before_the_step(wide, first, pattern), tuple(same))
+        return Fault(first, self._of_the_optimizer(wide, first, pattern), tuple(same))
 
-    def _before_the_step(self, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
-        """Add to what is said of a gradient that the optimizer's step was made of another one, if it was."""
+    def _of_the_optimizer(self, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
+        """Add what the optimizer's step shows: of which gradient it was made, or that it was made of parts."""
+        if first.kind == "update":
+            return self._of_parts(wide, first) or pattern
         if first.kind != "gradient" or pattern is None:
             return pattern
         has_another = first.name in wide.trace.seen.of_others
@@ -88,6 +91,14 @@ class Search:
             return pattern
         words = "before optimizer.step(), which makes its update of another gradient, and not of the plain model's"
         return Fit(pattern.id, f"{pattern.text} {words}")
+
+    def _of_parts(self, wide: Pass, first: Deviation) -> Fit | None:
+        """Return that an update is what the optimizer makes of each rank's part, if it is."""
+        mine = first.name in wide.trace.seen.of_parts
+        if not self._training.ranks.decide(mine, lambda every: all(every[rank] for rank in first.ranks)):
+            return None
+        words = "and not of the whole tensor, on which the optimizer looks at more than an element"
+        return Fit("of-parts", f"is made of each rank's part of the gradient, {words}")
 
     def _own_mean(self, pattern: Fit) -> Fit:
         """Return what is said of a loss that is another number, while all that is trained is right."""
@@ -155,5 +166,23 @@ class Search:
             pieces,
             training.setup.microbatches,
             wide.judged[-1].rates,
+            wide.judged[-1].convention,
+            _tokens(training, deviation),
         )
         return witnesses.pattern(deviation)
+
+
+def _tokens(training: Training, deviation: Deviation) -> list[list[float]]:
+    """Return how many tokens count on each rank that has a part of the batch's rows, for each of its tensors.
+
+    What counts has no negative number, as a label that is ignored, or is no zero of a mask.
+    """
+    size, found = training.ranks.size, []
+    if deviation.kind != "gradient":
+        return []
+    for leaf in tree_leaves(training.setup.whole_batch(deviation.step, training.truth.dtype)):
+        if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1 or len(leaf) % size:
+            continue
+        ways = [leaf >= 0, leaf != 0] if not leaf.is_complex() else []
+        found += [[float(part.sum()) for part in counts.chunk(size)] for counts in ways]
+    return [numbers for numbers in found if len({*numbers}) > 1]

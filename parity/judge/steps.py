@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from everyrank.parity.judge.conventions import convention, is_factor, other_factors, stand_ins, without
 from everyrank.parity.judge.numbers import of_numbers
 from everyrank.parity.run.activations import LIMIT, Seat, Seen
 from everyrank.parity.run.plain import (
@@ -32,6 +33,9 @@ from everyrank.suites.compare.patterns.fit import Fit
 KINDS = ("initialization", "forward", "loss", "activation-gradient", "gradient", "norm", "update")
 
 Limit = Callable[[Key], float | None]
+
+#: All calls of a module together.
+_ALL = -1
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ class Judged:
     """How large each of these may be; a tensor without a limit is missing."""
     partial: frozenset[Seat] = frozenset()
     """Outputs that are right if they are summed over ranks."""
+    stand_ins: frozenset[str] = frozenset()
+    """Modules that give on what they get on some ranks, and are themselves on others."""
+    convention: float | None = None
+    """The factor that gradients of outputs have, if any was found."""
     rates: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """The learning rates of the ranks' optimizers and of the plain one, where these are others."""
 
@@ -102,8 +110,11 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
     backward = {name: index for index, name in enumerate(store.notes[BACKWARD])}
     held = list(_held(step, seen, limit))
     scalars = list(_scalars(store, step, seen, limit))
+    standing = stand_ins(seen)
+    seen = [without(each, standing) for each in seen]
     matched = _matched(store, step, seen, set(groups))
-    partial, missing = _outputs(store, step, seen, limit, matched)
+    factor = convention(seen)
+    partial, missing = _outputs(store, step, seen, limit, matched, factor)
     deviations = [*held, *(each.deviation for each in scalars if each.deviation is not None)]
     if not any(each.kind == "activation-gradient" for each in partial):
         # A loss inside of a model is a mean over what a rank has, which its caller may weigh.
@@ -127,6 +138,8 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
         {name: error for name, (error, _) in errors.items()},
         {name: allowed for name, (_, allowed) in errors.items() if allowed is not None},
         frozenset(matched),
+        standing,
+        factor,
         _other_rates(store, step, seen),
     )
 
@@ -248,10 +261,12 @@ def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, .
     sums: dict[tuple[str, Output, int], dict[int, list[tuple[Output, torch.Tensor]]]] = {}
     for rank, each in enumerate(seen):
         for (kind, output), value in each.unmatched.items():
-            call = output[1] if kind == FORWARD and value.ndim else 0
-            sums.setdefault((kind, each.whole[output], call), {}).setdefault(rank, []).append(
-                (output, value.double())
-            )
+            # A gradient is summed over ranks in each call, or over calls, too.
+            calls = {output[1], _ALL} if kind == BACKWARD else {output[1] if value.ndim else _ALL}
+            for call in calls:
+                sums.setdefault((kind, each.whole[output], call), {}).setdefault(rank, []).append(
+                    (output, value.double())
+                )
     for (kind, whole, _), having in sums.items():
         truth = store.get((kind, step, whole))
         if truth is None or len({value.shape for values in having.values() for _, value in values}) > 1:
@@ -289,7 +304,7 @@ def _parts_of(seen: Seen, output: Output) -> list[Part]:
 
 
 def _outputs(
-    store: Store, step: int, seen: list[Seen], limit: Limit, matched: dict[Seat, set[int]]
+    store: Store, step: int, seen: list[Seen], limit: Limit, matched: dict[Seat, set[int]], usual: float | None
 ) -> tuple[list[Deviation], set[tuple[str, str]]]:
     """Return the outputs that differ, and those that cannot be compared."""
     wrong: dict[Key, dict[int, float]] = {}
@@ -303,16 +318,22 @@ def _outputs(
                 missing.add((kind_of(key), name_of(key)))
             else:
                 wrong.setdefault(key, {})[rank] = error
+        for seat, factor in each.factors.items():
+            if usual is not None and not is_factor(factor, usual):
+                key = (BACKWARD, step, each.whole[seat[1]])
+                wrong.setdefault(key, {})[rank] = abs(factor / usual - 1)
         for key, error in each.errors.items():
             if key[0] in (FORWARD, BACKWARD) and (allowed := limit(key)) is not None and not error <= allowed:
                 wrong.setdefault(key, {})[rank] = error
+    others = other_factors(seen, usual)
     deviations = [
         Deviation(
-            kind_of(key), name_of(key), step, max(errors.values()), limit(key) or LIMIT, tuple(sorted(errors)), key
+            kind_of(key), name_of(key), step, max(errors.values()), limit(key) or LIMIT, tuple(sorted(errors)), key,
+            pattern=others.get(key[2]) if key[0] == BACKWARD else None,
         )
         for key, errors in wrong.items()
         if (kind_of(key), name_of(key)) not in missing
-    ]
+    ]  # fmt: skip
     return [*deviations, *_uncovered(store, step, seen, {each.key for each in deviations})], missing
 
 

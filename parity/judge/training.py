@@ -9,8 +9,10 @@ from functools import partial
 
 import torch
 from everyrank.parity.errors import Unusable
+from everyrank.parity.judge.conventions import is_factor
 from everyrank.parity.judge.steps import Deviation, Judged, Limit, judge
-from everyrank.parity.run.activations import LIMIT, Parts, Seen
+from everyrank.parity.run.activations import LIMIT, Convention, Parts, Seen
+from everyrank.parity.run.assembled import looks_at_elements
 from everyrank.parity.run.parallel import Rank, Trace
 from everyrank.parity.run.plain import BACKWARD, FORWARD, START, Key
 from everyrank.parity.run.truth import Truth, noise, truth
@@ -18,7 +20,7 @@ from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.known import Found, Known
 from everyrank.parity.setup.memory import collect
 from everyrank.parity.setup.ranks import Ranks
-from everyrank.parity.setup.split import cuts_tokens, lacks_weights
+from everyrank.parity.setup.split import cuts_tokens, cuts_weights, lacks_weights
 
 #: How many times the error of one process in the same dtype the ranks may be off.
 TIMES = 4
@@ -62,8 +64,11 @@ class Training:
     truth: Truth
     parts: Parts = field(default_factory=dict)
     """Which part of the plain model's output each output of this rank is, once a pass has found it."""
+    conventions: list[Convention] = field(default_factory=list)
+    """What was seen of the factor of gradients of outputs; the last one stands."""
     unseen: set[str] = field(default_factory=set)
     """Parameters of this rank whose gradients the optimizer reduces where nobody sees them."""
+    _whole: list[bool] = field(default_factory=list)
     _limits: dict[tuple[torch.dtype, int], Limit] = field(default_factory=dict)
 
     def check_names(self) -> None:
@@ -145,7 +150,14 @@ class Training:
         store, holdings, parts = self.truth.store, self.found.holdings, self.parts
         groups = {tuple(group) for groups in self.found.groups.values() for group in groups}
         exact = near is not None and self.truth.exact
-        rank = Rank(self.setup, store, holdings, dtype, limit, parts, exact, near, healed, self.unseen)
+        sizes = {self.ranks.size, *(len(group) for group in groups)}
+        counts = frozenset(sizes | {size * self.setup.microbatches for size in {1, *sizes}})
+        if not self.conventions:
+            self.conventions.append(Convention(counts=counts))
+        rank = Rank(
+            self.setup, store, holdings, dtype, limit, parts, exact, near, healed, self.unseen, self.conventions[-1],
+            self.ranks if self._assembles() else None,
+        )  # fmt: skip
         judged = []
         for step in range(START, steps):
             seen = rank.start() if step == START else rank.step(step, self.found.cut.apply)
@@ -154,16 +166,28 @@ class Training:
             # One rank judges for all: ranks that round in another way would part here, and wait for each other.
             judged.append(self.ranks.decide(_light(seen), partial(judge, store, step, limit=limit, groups=groups)))
             if near is not None:
+                self.conventions.append(_convention(self.conventions[-1], seen, judged[-1]))
                 for seat in judged[-1].partial:
                     part = parts.pop((step, *seat), None)
                     if part is not None:
                         parts[step, f"partial {seat[0]}", seat[1]] = part
+                for output in seen.passed_on:
+                    for kind in (FORWARD, BACKWARD) if output[0] in judged[-1].stand_ins else ():
+                        parts.pop((step, kind, output), None)
             if judged[-1].deviations:
                 break
         trace = rank.trace()
         del rank
         collect(sum(share.plain.count for share in holdings.shares))
         return Pass(trace, tuple(judged))
+
+    def _assembles(self) -> bool:
+        """Return whether the optimizer looks at more than an element, of tensors of which ranks have parts."""
+        if not self._whole:
+            sizes = self.known.sizes
+            mine = cuts_weights(self.found.holdings, sizes) and not looks_at_elements(self.setup.optimizer)
+            self._whole.append(any(self.ranks.gather(mine)))
+        return self._whole[0]
 
     def _limit(self, dtype: torch.dtype, steps: int) -> Limit:
         """Return how far tensors may be off in a dtype, from what rounding does to one process."""
@@ -172,6 +196,15 @@ class Training:
             measured = noise(self.setup, self.ranks, self.truth, dtype, self.found.cut, mixed, steps)
             self._limits[dtype, steps] = _within(measured, mixed or dtype)
         return self._limits[dtype, steps]
+
+
+def _convention(before: Convention, seen: Seen, judged: Judged) -> Convention:
+    """Return what is known of the convention after a step."""
+    usual = judged.convention
+    if usual is None:
+        return before
+    other = {(judged.step, seat) for seat, factor in seen.factors.items() if not is_factor(factor, usual)}
+    return replace(before, factor=usual, apart=before.apart | other)
 
 
 def _light(seen: Seen) -> Seen:

@@ -14,7 +14,7 @@ from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
-from everyrank.parity.values.parts import Part, locate, whole
+from everyrank.parity.values.parts import Part, largest, locate, whole
 from everyrank.parity.values.tree import local
 from everyrank.parity.values.watch import Output, watchable
 from everyrank.suites.compare.patterns.likeness import distance, multiple
@@ -54,6 +54,8 @@ class Seen:
     norm: float | None = None
     of_others: set[str] = field(default_factory=set)
     """Parameters whose update is wrong, and made of another gradient than was there before the optimizer's step."""
+    of_parts: set[str] = field(default_factory=set)
+    """Parameters whose update is wrong, and what the plain optimizer makes of this rank's part of the gradient."""
     rates: tuple[float, ...] = ()
     """The learning rates with which the optimizer steps."""
     rounding: dict[str, float] = field(default_factory=dict)
@@ -61,9 +63,27 @@ class Seen:
     own_norm: float = 0.0
     """The norm of the plain model's gradients of what this rank holds."""
 
+    passed_on: set[Output] = field(default_factory=set)
+    """Outputs that are what the module was given: it may stand for one that another rank holds."""
+
+    factors: dict[Seat, float] = field(default_factory=dict)
+    """The factor of each gradient of an output that is the plain model's but for a factor."""
+
     def note(self, key: Key, error: float) -> None:
         """Keep the largest error of a tensor."""
         self.errors[key] = max(self.errors.get(key, 0.0), error)
+
+
+@dataclass(frozen=True)
+class Convention:
+    """The factor of gradients of outputs: a sum of means, or a mean of sums."""
+
+    factor: float | None = None
+    """What most outputs had in the passes before."""
+    counts: frozenset[int] = frozenset()
+    """What it may count: ranks, those of a group, microbatches."""
+    apart: frozenset[tuple[int, Seat]] = frozenset()
+    """The steps and outputs of this rank that have another one."""
 
 
 class Activations:
@@ -77,12 +97,13 @@ class Activations:
         limit: Callable[[Key], float | None],
         parts: Parts,
         healed: frozenset[tuple[str, str]],
+        convention: Convention,
     ) -> None:
         self._setup, self._store, self._near, self._limit = setup, store, near, limit
         self._parts, self._healed = parts, healed
         self._hints: dict[int, list[Part]] = {}
         #: The factor between the ranks' gradients of outputs and the plain model's, where it was last seen.
-        self._factor = 1.0
+        self._factor, self._convention = convention.factor, convention
         self._calls: dict[tuple[str, int], int] = {}
         for name, _, number in store.notes[FORWARD]:
             self._calls[name, number] = self._calls.get((name, number), 0) + 1
@@ -121,7 +142,7 @@ class Activations:
                     return
 
     @aside
-    def output(self, output: Output, value: torch.Tensor) -> torch.Tensor | None:
+    def output(self, output: Output, value: torch.Tensor, is_passed_on: bool) -> torch.Tensor | None:
         """Compare an output of a module, and the gradient that comes for it; return the truth if it is to heal."""
         name, call, number = output
         calls = self._calls.get((name, number), 0)
@@ -129,6 +150,8 @@ class Activations:
             return None
         # The plain model calls a module once where the ranks call it for each microbatch.
         truth = self._seen.whole[output] = (name, call % calls, number)
+        if is_passed_on:
+            self._seen.passed_on.add(output)
         healed = self._truth_for((FORWARD, output), truth, value)
         if healed is not None:
             value = value + (healed - value.detach())
@@ -165,7 +188,8 @@ class Activations:
         if kind == BACKWARD:
             forward = self._seen.parts.get((FORWARD, output), self._seen.expected_parts.get((FORWARD, output)))
             hints = [forward] if forward is not None else []
-        pairs = [(part, piece) for part in hints if (piece := part.select(expected)) is not None]
+        moved = [part for hint in hints if mine.ndim == expected.ndim for part in hint.moved(expected.shape)]
+        pairs = [(part, piece) for part in (*hints, *moved) if (piece := part.select(expected)) is not None]
         pairs = [pair for pair in pairs if pair[1].shape == mine.shape]
         if not pairs and mine.shape == expected.shape:
             pairs = [(whole(mine.shape), expected)]
@@ -182,11 +206,22 @@ class Activations:
         mine = local(value.detach())
         if piece is None or piece.shape != mine.shape:
             return None
-        piece = piece.to(mine) * (self._factor if kind == BACKWARD else 1.0)
+        piece = piece.to(mine) * (self._factor_of(mine, piece) if kind == BACKWARD else 1.0)
         piece = torch.view_as_complex(piece.contiguous()) if value.is_complex() else piece
         if isinstance(value, DTensor):
             return DTensor.from_local(piece, value.device_mesh, value.placements, run_check=False)
         return piece
+
+    def _factor_of(self, mine: torch.Tensor, piece: torch.Tensor) -> float:
+        """Return the factor of gradients of outputs; if none was seen, the one that gives a wrong one its size."""
+        if self._factor is not None:
+            return self._factor
+        sizes = [float(torch.linalg.vector_norm(each.double())) for each in (mine, piece)]
+        if not all(sizes):
+            return 1.0
+        counts = self._convention.counts
+        factors = {1.0, *map(float, counts), *(1 / count for count in counts)}
+        return min(factors, key=lambda factor: abs(math.log(sizes[0] / sizes[1] / factor)))
 
     def _compare(self, seat: Seat, truth: Output, mine: torch.Tensor) -> None:
         """Find the part of the truth that a value is, and how far it is from it."""
@@ -202,6 +237,8 @@ class Activations:
         if known is None or piece is None or piece.shape != mine.shape:
             return
         factor = multiple(mine, piece) if seat[0] == BACKWARD else 1.0
+        if (self._step, seat) in self._convention.apart:
+            factor = self._factor or 1.0
         error = distance(mine.double() / (factor or 1.0), piece) / scale(self._store, key)
         self._seen.parts[seat] = known
         self._seen.note(key, error)
@@ -215,7 +252,7 @@ class Activations:
         if kind == BACKWARD:
             forward = self._seen.parts.get((FORWARD, output))
             hints = [forward] if forward is not None else []
-        found = self._with_factor(hints[0], mine, expected, near) if kind == BACKWARD and hints else None
+        found = self._with_factor(seat, hints[0], mine, expected, near) if kind == BACKWARD and hints else None
         found = found or locate(mine, expected, near, reversed(hints))
         if found is None:
             self._seen.unmatched[seat] = mine.clone()
@@ -229,7 +266,7 @@ class Activations:
         self._seen.note(key, error if allowed is None else min(error, allowed))
 
     def _with_factor(
-        self, part: Part, mine: torch.Tensor, expected: torch.Tensor, near: float
+        self, seat: Seat, part: Part, mine: torch.Tensor, expected: torch.Tensor, near: float
     ) -> tuple[Part, float] | None:
         """Return this part if the gradient is the plain model's there, but for a factor.
 
@@ -238,10 +275,12 @@ class Activations:
         piece = part.select(expected)
         if piece is None or piece.shape != mine.shape:
             return None
-        for factor in (lambda: 1.0, lambda: self._factor, lambda: multiple(mine, piece)):
+        for factor in (lambda: 1.0, lambda: self._factor or 1.0, lambda: multiple(mine, piece)):
             number = factor()
             off = distance(mine if number == 1 else mine.double() / number, piece) if number else math.inf
             if off <= near:
                 self._factor = number if number != 1 else self._factor
+                if largest(piece) > 1e6 * near:  # of what is all but zero, every factor is right
+                    self._seen.factors[seat] = number
                 return part, off
         return None

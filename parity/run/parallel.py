@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.run.activations import Activations, Parts, Seen
+from everyrank.parity.run.activations import Activations, Convention, Parts, Seen
+from everyrank.parity.run.assembled import Assembled
 from everyrank.parity.run.plain import LOSS, NORM, START, Key, rates
 from everyrank.parity.run.shadow import Shadow
 from everyrank.parity.run.store import Store
 from everyrank.parity.run.tensors import Tensors, widen_buffers
 from everyrank.parity.setup.given import SEED, Setup, seed
 from everyrank.parity.setup.models import parallelize
+from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import running_in
 from everyrank.parity.values.names import parameters
@@ -54,6 +56,8 @@ class Rank:
         near: float | None,
         healed: frozenset[tuple[str, str]] = frozenset(),
         unseen: set[str] | None = None,
+        convention: Convention | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self._setup, self._store, self._holdings, self._dtype, self._exact = setup, store, holdings, dtype, exact
         self._healed = healed
@@ -61,12 +65,17 @@ class Rank:
         self._is_updated = False
         self._parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
         setup = replace(setup, rename=self._parallel.rename)
-        self._activations = Activations(setup, store, near, limit, known_parts, healed)
+        self._activations = Activations(setup, store, near, limit, known_parts, healed, convention or Convention())
         modules = self._parallel.modules
         self._tensors = Tensors(
             setup, store, holdings, modules, limit, healed, exact, set() if unseen is None else unseen
         )
-        self._shadow = None if exact else Shadow(setup.optimizer, modules)
+        #: The plain optimizer on whole tensors, if it looks at more than an element, and ranks have parts.
+        self._assembled = None
+        if ranks is not None and not exact:
+            self._assembled = Assembled(setup.optimizer, store, dtype, ranks, holdings)
+        self._of_parts = ranks is not None and exact
+        self._shadow = None if exact or self._assembled is not None else Shadow(setup.optimizer, modules)
         #: What shows whether a step was made with the gradients that were there.
         self._witness: Shadow | None = None
         if exact:
@@ -110,6 +119,8 @@ class Rank:
             raise Unusable(
                 "step(model, optimizer, batch) did not call optimizer.step(): there is no update to compare."
             )
+        if self._assembled is not None:
+            self._assembled.step()
         self._tensors.clipped_late(number)
         self._tensors.parameters(number, self._agrees)
         self._tensors.forget_unseen(number, self._differs)
@@ -122,6 +133,10 @@ class Rank:
         return self._seen
 
     def _agrees(self, key: str, values: torch.Tensor) -> bool:
+        if self._of_parts and self._witness is not None and self._witness.agrees(key, values):
+            self._seen.of_parts |= self._tensors.names(key)
+        if self._assembled is not None:
+            return self._assembled.agrees(key, values)
         return self._shadow is not None and self._shadow.agrees(key, values)
 
     def _differs(self, key: str, values: torch.Tensor) -> bool:
@@ -167,9 +182,9 @@ class Rank:
         self._clamped = most
         self._tensors.gradients(step)
 
-    def _output(self, output: Output, value: torch.Tensor) -> torch.Tensor | None:
+    def _output(self, output: Output, value: torch.Tensor, is_passed_on: bool) -> torch.Tensor | None:
         # A closure may run again with other weights: the plain model's outputs are of the first time.
-        return None if self._is_updated else self._activations.output(output, value)
+        return None if self._is_updated else self._activations.output(output, value, is_passed_on)
 
     def _before_update(self, step: int) -> None:
         optimizer = self._parallel.optimizer
@@ -179,7 +194,9 @@ class Rank:
         self._seen.rates = rates(optimizer)
         self._is_updated = True
         self._witness = self._shadow
-        if self._exact and step == 0 and self._tensors.has_wrong_gradients():
+        if self._assembled is not None:
+            self._assembled.take(self._parallel.modules)
+        if self._exact and step == 0 and (self._of_parts or self._tensors.has_wrong_gradients()):
             self._witness = Shadow(self._setup.optimizer, self._parallel.modules)
         if self._witness is not None:
             self._witness.take()

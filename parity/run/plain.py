@@ -257,7 +257,7 @@ def _backward(
 ) -> torch.Tensor:
     """Run forward and backward; return the loss."""
 
-    def watcher(output: Output, value: torch.Tensor) -> None:
+    def watcher(output: Output, value: torch.Tensor, _: bool) -> None:
         recorder.value((FORWARD, step, output), local(value))
         if value.requires_grad:
             # Gradients of outputs come in a backward's order; a module's name says whose they are.

@@ -2,8 +2,8 @@
 
 A step divides by the size of a gradient: where that is zero but for rounding, two correct versions part. Rounding of
 gradients is then no measure for updates. If the plain optimizer makes of a rank's gradients what the rank has made
-of them, the update is right if the gradients are. An optimizer that looks at whole tensors does not agree here, and
-is measured by the plain model alone.
+of them, the update is right if the gradients are. Of an optimizer that looks at more than an element, `assembled` has
+what it makes of whole tensors.
 """
 
 from __future__ import annotations
@@ -61,10 +61,15 @@ class Shadow:
     def agrees(self, key: str, values: torch.Tensor) -> bool:
         """Return whether the copy is where the parameter is."""
         copy = self._copies.get(key)
-        if copy is None or copy.shape != values.shape or copy.dtype != values.dtype:
-            return False
-        near = _ROUNDINGS * torch.finfo(values.dtype).eps
-        return torch.allclose(copy.detach(), values, rtol=near, atol=near * _largest(values))
+        return copy is not None and copy.shape == values.shape and are_near(copy.detach(), values)
+
+
+def are_near(values: torch.Tensor, others: torch.Tensor) -> bool:
+    """Return whether two tensors are the same, but for the way in which the same step is written."""
+    if values.dtype != others.dtype:
+        return False
+    near = _ROUNDINGS * torch.finfo(values.dtype).eps
+    return torch.allclose(values, others, rtol=near, atol=near * _largest(others))
 
 
 def _largest(values: torch.Tensor) -> float:

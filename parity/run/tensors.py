@@ -143,6 +143,10 @@ class Tensors:
             self._seen.errors.pop(known, None)
             self._seen.kept.pop((*known, key), None)
 
+    def names(self, key: str) -> set[str]:
+        """Return the plain model's parameters of which a tensor of this rank has parts."""
+        return {share.name for share in self._by_key[key]}
+
     def own_norm(self, step: int) -> float:
         """Return the norm of the plain model's gradients of what this rank holds."""
         squares = (

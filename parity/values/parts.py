@@ -40,6 +40,16 @@ class Part:
             whole = whole.index_select(dimension, indices)
         return whole
 
+    def moved(self, shape: torch.Size) -> Iterator[Part]:
+        """Yield the parts that have the same positions in another dimension, behind that of heads or before rows."""
+        for dimension, indices in enumerate(self.indices):
+            for other, size in enumerate(shape):
+                if indices is not None and other != dimension and size == self.shape[dimension]:
+                    yield Part(tuple(indices if each == other else None for each in range(len(shape))), shape)
+                    if dimension and len(self.indices) > 1 and self.indices[0] is not None and other:
+                        rows = {0: self.indices[0], other: indices}
+                        yield Part(tuple(rows.get(each) for each in range(len(shape))), shape)
+
     def mark(self, seen: torch.Tensor) -> None:
         """Mark the elements of the whole that this part has."""
         if self.flattened:

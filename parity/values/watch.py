@@ -20,7 +20,8 @@ from torch.nn.utils import clip_grad
 #: An output: the module's name, the number of the call, the number of the tensor in what it returned.
 Output = tuple[str, int, int]
 
-Watcher = Callable[[Output, torch.Tensor], torch.Tensor | None]
+#: What is called with an output, with its value, and whether the module has returned what it was given.
+Watcher = Callable[[Output, torch.Tensor, bool], torch.Tensor | None]
 
 
 @contextlib.contextmanager
@@ -36,7 +37,11 @@ def outputs(named: Iterable[tuple[str, nn.Module]], watcher: Watcher) -> Iterato
             if torch._C._current_graph_task_id() != -1:
                 return None
             call = calls[name] = calls.get(name, -1) + 1
-            replaced = [watcher((name, call, number), value) for number, value in enumerate(tensors(returned))]
+            given = {id(each) for each in tensors(inputs)}
+            replaced = [
+                watcher((name, call, number), value, id(value) in given)
+                for number, value in enumerate(tensors(returned))
+            ]
             return replaced[0] if isinstance(returned, torch.Tensor) and replaced else None
 
         return hook

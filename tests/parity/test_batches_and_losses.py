@@ -135,7 +135,7 @@ def test_rows_that_cannot_be_cut_are_stated_whole_and_part(process_group: Any) -
     )
 
 
-def test_ranks_and_microbatches_are_told_apart_where_the_rows_allow_it(process_group: Any) -> None:
+def test_ranks_and_microbatches_are_of_another_number_where_the_rows_allow_it(process_group: Any) -> None:
     def summed(model: Any) -> Any:
         for each in model.parameters():
             each.register_hook(lambda gradient: all_reduce(gradient, "sum", dist.group.WORLD))

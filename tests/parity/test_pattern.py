@@ -41,6 +41,12 @@ def wrong_from(row: int) -> torch.Tensor:
     return torch.cat([TRUTH[:row], random(5)[row:]])
 
 
+def without_rows(*rows: int) -> torch.Tensor:
+    value = TRUTH.clone()
+    value[list(rows)] = 0
+    return value
+
+
 G1, G2 = random(1), random(2)
 PIECES = [[G1, TRUTH - G1]]
 
@@ -112,6 +118,32 @@ CASES: dict[str, tuple[str, str, Callable[[], Fit | None]]] = {
         lambda: found(TRUTH, G2, wrong=[1], others={"blocks.1.weight": G1, "blocks.0.weight": G2}),
     ),
     "the step before": ("stale", "is that of the step before on ranks 0 and 1", lambda: found(G2, G2, before=G2)),
+    "the step before, and this one": (
+        "not-cleared",
+        "is this step's and that of the step before, which was not cleared, on ranks 0 and 1",
+        lambda: found(TRUTH + G2, TRUTH + G2, before=G2),
+    ),
+    "a clipped step before, and this one": (
+        "not-cleared",
+        "is this step's and that of the step before, which was not cleared, on rank 1",
+        lambda: found(TRUTH, TRUTH + 0.3 * G2, before=G2, wrong=[1]),
+    ),
+    "two rows of zeros": (
+        "zero-rows",
+        "is zero in 2 rows, the first is 1, of 6, and right in the others, on rank 0",
+        lambda: found(without_rows(1, 4), TRUTH, wrong=[0]),
+    ),
+    "divided by a rank's own tokens": (
+        "own-tokens",
+        "is divided by a rank's own number of tokens: 4 times the plain model's on rank 0 and 1.33333 on rank 1",
+        lambda: found(4 * TRUTH, 4 / 3 * TRUTH, tokens=[[5.0, 15.0]]),
+    ),
+    "divided by the first rank's tokens": (
+        "own-tokens",
+        "is divided by a rank's own number of tokens: 2.85714 times the plain model's on rank 0 and "
+        "2.85714 on rank 1",
+        lambda: found(20 / 7 * TRUTH, 20 / 7 * TRUTH, tokens=[[7.0, 13.0]]),
+    ),
     "nothing": ("zero", "is zero on rank 1", lambda: found(TRUTH, TRUTH * 0, wrong=[1])),
     "one row further": (
         "shifted",

@@ -100,6 +100,8 @@ class AllRanks:
     """The truth of the step before."""
     others: Values = field(default_factory=dict)
     """Other tensors of the plain model."""
+    tokens: Sequence[Sequence[float]] = ()
+    """How many tokens count in the batch of each rank, for each way to count and to cut them."""
     times: float = 100.0
     """How many times nearer than the truth a prediction must be: less where rounding is in all values."""
 

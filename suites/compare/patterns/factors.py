@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from everyrank.suites.compare.patterns.evidence import CLEARLY, AllRanks, OneRank
@@ -75,6 +75,32 @@ class Factor(Pattern):
         return f"{number:g} times {target}" if number > 1 else f"1/{round(1 / number)} of {target}"
 
 
+class OwnTokens(Pattern):
+    """Divided by a rank's own number of tokens, and not by the whole batch's.
+
+    The loss is a sum over tokens, gradients are added up, and the divisor is that of before the reduction: it is
+    another one on each rank, or rank 0's on all. Reduce the number of tokens, too, and divide by the sum. (A mean on
+    each rank, and the mean of these, is a sum of the ranks' gradients with wrong weights, and the report says that.)
+    """
+
+    id = "own-tokens"
+    rogue = "divides-by-its-own-tokens"
+    example = (
+        "parity: gradient of `head.bias` is divided by a rank's own number of tokens: 1.00552 times the plain "
+        "model's on rank 0 and 0.994536 on rank 1 (step 1, fp64 and fp32), as 35 others of its kind"
+    )
+
+    def of_all_ranks(self, seen: AllRanks) -> str | None:
+        for numbers in seen.tokens:
+            factors = _of_tokens(seen, numbers)
+            if factors:
+                each = [f"{factor:.6g} on rank {rank}" for rank, factor in factors.items()]
+                first, *others = each
+                first = first.replace(" on", " times the plain model's on")
+                return f"is divided by a rank's own number of tokens: {' and '.join([first, *others])}"
+        return None
+
+
 class OtherFactor(Pattern):
     """A uniform factor that counts nothing."""
 
@@ -114,6 +140,21 @@ def _uniform(seen: AllRanks) -> float | None:
     expected = torch.cat([seen.expected(rank) for rank in seen.wrong])
     factor = multiple(values, expected)
     return factor if factor and seen.explains(lambda rank: seen.expected(rank) * factor) else None
+
+
+def _of_tokens(seen: AllRanks, numbers: Sequence[float]) -> dict[int, float]:
+    """Return the factor of each wrong rank, if these are what its own number of tokens makes of the whole's."""
+    whole = sum(numbers)
+    if len(numbers) != seen.size or not all(numbers) or len(set(numbers)) == 1:
+        return {}
+    found = {rank: multiple(seen.held[rank].values, seen.expected(rank)) for rank in seen.wrong}
+    for own in ({rank: numbers[rank] for rank in found}, dict.fromkeys(found, numbers[0])):
+        for scale in (1.0, 1 / seen.size):
+            meant = {rank: scale * whole / own[rank] for rank in found}
+            alike = all(abs(found[rank] / meant[rank] - 1) < 1 / seen.times / 100 for rank in found)
+            if alike and seen.explains(lambda rank, meant=meant: seen.expected(rank) * meant[rank]):  # type: ignore[misc]
+                return found
+    return {}
 
 
 def _times(factor: float, seen: AllRanks) -> str:

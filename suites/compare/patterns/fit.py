@@ -13,6 +13,7 @@ from everyrank.suites.compare.patterns.pattern import Pattern
 _LIST: tuple[Pattern, ...] = (
     *values.PATTERNS,
     *factors.PATTERNS,
+    factors.OwnTokens(),
     *sums.PATTERNS,
     *others.PATTERNS,
     *runs.PATTERNS,

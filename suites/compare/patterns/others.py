@@ -7,7 +7,7 @@ import itertools
 import torch
 from everyrank.model.counts import count
 from everyrank.suites.compare.patterns.evidence import AllRanks, OneRank
-from everyrank.suites.compare.patterns.likeness import all_of, distance, moved, wrong_from
+from everyrank.suites.compare.patterns.likeness import all_of, distance, moved, multiple, wrong_from
 from everyrank.suites.compare.patterns.pattern import Pattern
 from everyrank.suites.compare.patterns.texts import ranks_text, short
 
@@ -34,6 +34,34 @@ class Stale(Pattern):
         if before is None or not seen.explains(lambda rank: seen.of_rank(before, rank)):
             return None
         return f"is that of the step before on {seen.location}"
+
+
+class NotCleared(Pattern):
+    """The gradient of the step before is still there, and this step's was added to it.
+
+    `zero_grad` is forgotten, is called on another optimizer than the one that steps, or leaves out the parameters
+    that a wrapper has made. It takes a second step to be seen.
+    """
+
+    id = "not-cleared"
+    rogue = "never-clears"
+    example = (
+        "parity: gradient of `head.bias` is this step's and that of the step before, which was not cleared, on ranks "
+        "0 and 1 (step 2, fp64 and fp32), as 35 others of its kind"
+    )
+
+    def of_all_ranks(self, seen: AllRanks) -> str | None:
+        before = seen.before
+        if before is None or all(len(seen.held[rank].ids) < 3 for rank in seen.wrong):
+            return None
+        rank = seen.wrong[0]
+        # A clip may have made the gradient of the step before smaller.
+        part = multiple(seen.held[rank].values.double() - seen.expected(rank), seen.of_rank(before, rank))
+        if not 0 < part < 1.001 or not seen.explains(
+            lambda rank: seen.expected(rank) + part * seen.of_rank(before, rank).double()
+        ):
+            return None
+        return f"is this step's and that of the step before, which was not cleared, on {seen.location}"
 
 
 class OtherParameter(Pattern):
@@ -135,6 +163,38 @@ def _has_gone_through(dtype: torch.dtype, seen: AllRanks, rank: int) -> bool:
     return any(torch.equal((values * n).to(dtype).double(), values * n) for n in (1, seen.size, 3))
 
 
+class ZeroRows(Pattern):
+    """Some rows of a table are zero, and the others are right; of an update, these rows have not moved.
+
+    A padding index is that of the whole vocabulary on a rank that counts its own rows from 0, rows that were added to
+    make a vocabulary divisible are taken for padding, or the ids of one part of it are masked for all.
+    """
+
+    id = "zero-rows"
+    rogue = "pads-on-each-rank"
+    example = (
+        "parity: gradient of `tokens.weight` is zero in row 33 of 60, and right in the others, on rank 1 "
+        "(step 1, fp64 and fp32)"
+    )
+
+    def of_all_ranks(self, seen: AllRanks) -> str | None:
+        if seen.whole.ndim < 2:
+            return None
+        width, near = seen.whole[0].numel(), 1e-6 * float(seen.whole.abs().max())
+        zero: set[int] = set()
+        for rank in seen.wrong:
+            held, expected = seen.held[rank], seen.expected(rank)
+            bad = (held.values.double() - expected).abs() > near
+            rows = held.ids // width
+            mine = rows[bad].unique()
+            if held.values[torch.isin(rows, mine)].any() or not held.values.any():
+                return None
+            zero |= {*mine.tolist()}
+        names = sorted(zero)
+        where = f"row {names[0]}" if len(names) == 1 else f"{len(names)} rows, the first is {names[0]},"
+        return f"is zero in {where} of {len(seen.whole)}, and right in the others, on {seen.location}"
+
+
 class FromIndex(Pattern):
     """The values are right up to an index, and wrong from it on.
 
@@ -198,4 +258,4 @@ class ReplicasDiffer(Pattern):
         return None
 
 
-PATTERNS = (Stale(), OtherParameter(), Shifted(), Rounded(), FromIndex(), ReplicasDiffer())
+PATTERNS = (Stale(), NotCleared(), OtherParameter(), Shifted(), Rounded(), ZeroRows(), FromIndex(), ReplicasDiffer())

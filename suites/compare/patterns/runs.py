@@ -105,6 +105,22 @@ class NoneAsZero(Pattern):
     )
 
 
+class OfParts(Pattern):
+    """Made of each rank's part of a gradient, by an optimizer that looks at more than an element.
+
+    Muon, LAMB, LARS, Adafactor and Shampoo look at whole matrices or tensors, and so does a norm of each tensor: what
+    they make of a shard is no shard of what they make of the whole ([finding](findings/muon.md)). Bring the gradient
+    together before the step, or the norms over the ranks that share the tensor.
+    """
+
+    id = "of-parts"
+    rogue = "makes-shards-orthogonal"
+    example = (
+        "parity: update of `head.weight` is made of each rank's part of the gradient, and not of the whole tensor, "
+        "on which the optimizer looks at more than an element (step 1, fp64 and fp32), as 13 others of its kind"
+    )
+
+
 class OtherDtypeOnly(Pattern):
     """The deviation is there in one dtype, and in another it is not, although rounding there would not hide it.
 
@@ -122,4 +138,4 @@ class OtherDtypeOnly(Pattern):
     )
 
 
-PATTERNS = (Clipped(), Twice(), Anew(), Decay(), Groups(), Rows(), NoneAsZero(), OtherDtypeOnly())
+PATTERNS = (Clipped(), Twice(), Anew(), Decay(), Groups(), Rows(), NoneAsZero(), OfParts(), OtherDtypeOnly())

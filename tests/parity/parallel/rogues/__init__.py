@@ -15,6 +15,7 @@ from tests.parity.parallel.rogues import (
     sequences,
     shards,
     specialists,
+    variants,
 )
 
 ROGUES: dict[str, Rogue] = {
@@ -31,6 +32,7 @@ ROGUES: dict[str, Rogue] = {
         pipelines,
         specialists,
         grids,
+        variants,
     )
     for name, rogue in module.ROGUES.items()
 }

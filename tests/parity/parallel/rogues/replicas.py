@@ -238,7 +238,7 @@ class ClipsBeforeItSyncs(DdpClipped, DdpAccumulating):
         return norm
 
 
-@ROGUES.add("common mistake: gradients are not cleared between steps", "gradient")
+@ROGUES.add("common mistake: gradients are not cleared between steps", "gradient", pattern="not-cleared")
 class NeverClears(DdpAccumulating):
     def train(self, model: Any, optimizer: torch.optim.Optimizer, batch: Batch) -> Stepped:
         optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ from tests.parity.parallel.subjects import (
     replicas,
     schedules,
     sharded,
+    variants,
 )
 
 _CLASSES: tuple[type[Parallel], ...] = (
@@ -53,6 +54,14 @@ _CLASSES: tuple[type[Parallel], ...] = (
     schedules.TorchPipelineAlternating,
     grid.Grid,
     grid.GridSequence,
+    variants.AveragedTwoLosses,
+    variants.MegatronShared,
+    variants.MegatronAdapted,
+    variants.MegatronPadded,
+    variants.ContextPacked,
+    variants.ContextRecurrent,
+    variants.ExpertsScaled,
+    variants.FsdpMuon,
 )
 
 SUBJECTS: dict[str, type[Parallel]] = {kebab(kind.__name__): kind for kind in _CLASSES}

@@ -26,7 +26,7 @@ class Cut(nn.Module):
 
     bias: nn.Parameter
 
-    def __init__(self, subject: Megatron, layer: Any, weight_dim: int, bias_dim: int | None) -> None:
+    def __init__(self, subject: Megatron, layer: Any, weight_dim: int | None, bias_dim: int | None) -> None:
         super().__init__()
         self.subject = [subject]  # in a list, so that it is no attribute of the module's state
         self.group = subject.parts_group
