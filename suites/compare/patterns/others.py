@@ -191,8 +191,8 @@ class ZeroRows(Pattern):
                 return None
             zero |= {*mine.tolist()}
         names = sorted(zero)
-        where = f"row {names[0]}" if len(names) == 1 else f"{len(names)} rows, the first is {names[0]},"
-        return f"is zero in {where} of {len(seen.whole)}, and right in the others, on {seen.location}"
+        location = f"row {names[0]}" if len(names) == 1 else f"{len(names)} rows, the first is {names[0]},"
+        return f"is zero in {location} of {len(seen.whole)}, and right in the others, on {seen.location}"
 
 
 class FromIndex(Pattern):
