@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ def parity(
     parallelize: Callable[[nn.Module], Any],
     batch: Callable[[int], Any],
     loss: Callable[[Any, Any], Any],
-    optimizer: Callable[[Iterable[nn.Parameter]], Any] | None = None,
+    optimizer: Callable[[Any], Any] | None = None,
     step: Step | None = None,
     split: Split | None = None,
     load: Callable[[Any, dict[str, torch.Tensor]], Any] | None = None,
@@ -53,7 +53,9 @@ def parity(
             (one of these, its optimizer). It is called once for each run.
         batch: from the number of a step to the whole batch, a nested container of tensors.
         loss: from a model and a batch to one number, the mean over the batch.
-        optimizer: from parameters to an optimizer; SGD with momentum by default.
+        optimizer: from parameters to an optimizer, or to a list of optimizers and schedulers, all of which step once
+            a step; SGD with momentum by default. If its first argument is called ``named...``, it gets pairs of the
+            plain model's name and the parameter, and if it is called ``model``, the model.
         step: ``step(model, optimizer, whole batch)`` trains one step on this rank and returns the loss, or the loss
             and the norm of the gradients. None stands for a plain loop.
         split: how the plain loop cuts the batch: "rows", "none", or a function from the whole batch to this rank's.

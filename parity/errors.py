@@ -33,7 +33,7 @@ _RUN_THEIRS = frozenset(
 )
 
 #: Functions of ours that call what the user gives, which may be torch's own: a class of optimizers, or a wrapper.
-_CALL_THEIRS = frozenset({"parallelize", "reference", "step"})
+_CALL_THEIRS = frozenset({"end", "optimizers_of", "parallelize", "reference", "step"})
 
 
 def in_a_line(error: BaseException) -> str:

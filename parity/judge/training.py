@@ -185,7 +185,7 @@ class Training:
         """Return whether the optimizer looks at more than an element, of tensors of which ranks have parts."""
         if not self._whole:
             sizes = self.known.sizes
-            mine = cuts_weights(self.found.holdings, sizes) and not looks_at_elements(self.setup.optimizer)
+            mine = cuts_weights(self.found.holdings, sizes) and not looks_at_elements(self.setup)
             self._whole.append(any(self.ranks.gather(mine)))
         return self._whole[0]
 

@@ -109,8 +109,8 @@ def _other_rates(shown: Judged, found: list[Finding]) -> tuple[str, ...]:
     if shown.rates is None or shown.step == 0 or all(each.kind != "update" for each in found):
         return ()
     return (
-        "the plain optimizer has the learning rate that optimizer= gives it: a scheduler that step= steps is not its "
-        "scheduler. Leave it out of step=, or give optimizer= the rates that are to be tried",
+        "the plain optimizer has the learning rate that optimizer= gives it: a scheduler that step= steps is its "
+        "scheduler, too, only if optimizer= returns both, as [optimizer, scheduler]",
     )
 
 

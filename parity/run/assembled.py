@@ -6,13 +6,14 @@ whole. What the plain one makes of each rank's part is then no measure; what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from everyrank.parity.run.plain import BACKWARD, PARAMETER, START
 from everyrank.parity.run.shadow import are_near
 from everyrank.parity.run.store import Store
+from everyrank.parity.setup.given import Setup
+from everyrank.parity.setup.optimizers import optimizers_of, takes, twin_of
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import Holdings, Share
 from everyrank.parity.values.names import parameters
@@ -28,7 +29,7 @@ class Assembled:
 
     def __init__(
         self,
-        optimizer: Callable[[Iterable[nn.Parameter]], Any],
+        setup: Setup,
         store: Store,
         dtype: torch.dtype,
         ranks: Ranks,
@@ -39,7 +40,11 @@ class Assembled:
         self._copies = {
             name: nn.Parameter(store[PARAMETER, START, name].to(dtype)) for name in reversed(store.notes[BACKWARD])
         }
-        self._optimizer = optimizer([*self._copies.values()])
+        if takes(setup.optimizer) == "parameters":
+            root: nn.Module = nn.ParameterList(self._copies.values())
+        else:
+            root = _root_of(setup, self._copies.get)
+        self._optimizer = optimizers_of(setup.optimizer, root, self._copies)
         self._taken: _Parts = {}
 
     def take(self, modules: list[nn.Module]) -> None:
@@ -68,6 +73,7 @@ class Assembled:
                     copy.grad = torch.zeros_like(copy) if copy.grad is None else copy.grad
                     copy.grad.view(-1)[ids] = gradient.reshape(-1).to(copy)
         self._optimizer.step()
+        self._optimizer.end()
 
     def agrees(self, key: str, values: torch.Tensor) -> bool:
         """Return whether all that a tensor of this rank holds of the plain model is where the copies are."""
@@ -79,24 +85,43 @@ class Assembled:
         )
 
 
-def looks_at_elements(optimizer: Callable[[Iterable[nn.Parameter]], Any]) -> bool:
-    """Return whether an optimizer makes of each part of a tensor what it makes of the whole.
+def _root_of(setup: Setup, other: Callable[[str, nn.Parameter], nn.Parameter]) -> nn.Module:
+    """Return the plain model with other parameters, for optimizer= to choose from."""
+    model = setup.fresh()
+    return twin_of(model, {id(each): other(name, each) for name, each in model.named_parameters()})
 
-    One that takes no small matrices alone is believed to.
+
+def looks_at_elements(setup: Setup) -> bool:
+    """Return whether what an optimizer makes of an element depends on that element alone.
+
+    One that takes no small tensors is believed to, and so is one that chooses from a model that needs a world of one.
     """
+    if setup.one_rank and takes(setup.optimizer) != "parameters":
+        return True
+    made = [_first_halves(setup, factor) for factor in (1.0, 3.0)]
+    return made[0] is None or made[1] is None or torch.allclose(made[0], made[1], rtol=1e-4, atol=1e-5)
+
+
+def _first_halves(setup: Setup, factor: float) -> torch.Tensor | None:
+    """Return what two steps make of the first half of small tensors, the gradients of the other half by a factor."""
     generator = torch.Generator().manual_seed(1)
-    values, *gradients = (torch.randn(6, 4, generator=generator) for _ in range(3))
-    made = []
-    for pieces in (1, 2):
-        tensors = [nn.Parameter(part.clone()) for part in values.chunk(pieces)]
-        try:
-            stepping = optimizer(tensors)
-            for gradient in gradients:
-                for tensor, part in zip(tensors, gradient.chunk(pieces), strict=True):
-                    tensor.grad = part.clone()
-                stepping.step()
-        except Exception:
-            return True
-        made.append(torch.cat([tensor.detach() for tensor in tensors]))
-    whole, halves = made
-    return torch.allclose(whole, halves, rtol=1e-4, atol=1e-5)
+
+    def small(name: str, each: nn.Parameter) -> nn.Parameter:
+        shape = [min(size, most) for size, most in zip(each.shape, (6, 4, *each.shape), strict=False)]
+        return nn.Parameter(torch.randn(shape, generator=generator), each.requires_grad)
+
+    if takes(setup.optimizer) == "parameters":
+        root: nn.Module = nn.ParameterList([small("", nn.Parameter(torch.empty(6, 4)))])
+    else:
+        root = _root_of(setup, small)
+    trained = [each for each in root.parameters() if each.requires_grad]
+    try:
+        stepping = optimizers_of(setup.optimizer, root, [name for name, _ in root.named_parameters()])
+        for _ in range(2):
+            for each in trained:
+                each.grad = torch.randn(each.shape, generator=generator)
+                each.grad.view(-1)[each.numel() // 2 :] *= factor
+            stepping.step()
+    except Exception:
+        return None
+    return torch.cat([each.detach().reshape(-1)[: each.numel() // 2] for each in trained])

@@ -73,9 +73,9 @@ class Rank:
         #: The plain optimizer on whole tensors, if it looks at more than an element, and ranks have parts.
         self._assembled = None
         if ranks is not None and not exact:
-            self._assembled = Assembled(setup.optimizer, store, dtype, ranks, holdings)
+            self._assembled = Assembled(setup, store, dtype, ranks, holdings)
         self._of_parts = ranks is not None and exact
-        self._shadow = None if exact or self._assembled is not None else Shadow(setup.optimizer, modules)
+        self._shadow = None if exact or self._assembled is not None else self._new_shadow()
         #: What shows whether a step was made with the gradients that were there.
         self._witness: Shadow | None = None
         if exact:
@@ -109,10 +109,10 @@ class Rank:
             inputs(modules, self._activations.called),
             clips(lambda clip: self._clip(number, clip)),
             clamps(lambda most: self._clamp(number, most)),
-            steps(optimizer, lambda: self._before_update(number), lambda: self._after_update(number)),
+            steps(optimizer.each, lambda: self._before_update(number), lambda: self._after_update(number)),
         ):
             if self._setup.step is not None:
-                self._returned(self._setup.step(made, optimizer, batch))
+                self._returned(self._setup.step(made, optimizer.given, batch))
             else:
                 self._loop(cut(batch))
         if not self._tensors.read:
@@ -131,6 +131,9 @@ class Rank:
             self._seen.own_norm = self._tensors.own_norm(number)
         self._activations.end()
         return self._seen
+
+    def _new_shadow(self) -> Shadow:
+        return Shadow(self._setup.optimizer, self._parallel)
 
     def _agrees(self, key: str, values: torch.Tensor) -> bool:
         if self._of_parts and self._witness is not None and self._witness.agrees(key, values):
@@ -157,7 +160,7 @@ class Rank:
             norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
             self._seen.norm = float(norm)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.end()
         self._seen.loss = float(local(torch.stack([local(loss) for loss in losses]).sum()))
 
     def _returned(self, returned: Any) -> None:
@@ -188,16 +191,14 @@ class Rank:
 
     def _before_update(self, step: int) -> None:
         optimizer = self._parallel.optimizer
-        # A fused optimizer divides by the scale of a GradScaler itself.
-        scale = getattr(optimizer, "grad_scale", None)
-        self._tensors.gradients(step, 1.0 if scale is None else float(scale))
+        self._tensors.gradients(step, optimizer.grad_scale)
         self._seen.rates = rates(optimizer)
         self._is_updated = True
         self._witness = self._shadow
         if self._assembled is not None:
             self._assembled.take(self._parallel.modules)
         if self._exact and step == 0 and (self._of_parts or self._tensors.has_wrong_gradients()):
-            self._witness = Shadow(self._setup.optimizer, self._parallel.modules)
+            self._witness = self._new_shadow()
         if self._witness is not None:
             self._witness.take()
 

@@ -16,6 +16,7 @@ from everyrank.parity.run.store import Store, Writer
 from everyrank.parity.setup.alone import FailedAlone, Take, in_lone_world
 from everyrank.parity.setup.given import SEED, Setup, seed
 from everyrank.parity.setup.models import Reference, reference
+from everyrank.parity.setup.optimizers import Optimizers
 from everyrank.parity.values.collectives import without_collectives
 from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
@@ -192,19 +193,19 @@ def _train(
         recorder.value((NORM, step), norm)
         _clip(setup, model)
         recorder.value((RATES, step), torch.tensor(rates(model.optimizer), dtype=torch.float64))
-        with _alone(setup, recorder, f"the step of {type(model.optimizer).__name__}, which optimizer= makes,"):
-            if needs_closure(model.optimizer):
-                model.optimizer.step(_closure(setup, model, batch, parts, weight, total))
-            else:
-                model.optimizer.step()
-        model.optimizer.zero_grad()
+        for each in model.optimizer.each:
+            with _alone(setup, recorder, f"the step of {type(each).__name__}, which optimizer= makes,"):
+                if needs_closure(each):
+                    each.step(_closure(setup, model, each, batch, parts, weight, total))
+                else:
+                    each.step()
+        model.optimizer.end()
         _parameters(recorder, model, step)
 
 
-def rates(optimizer: Any) -> tuple[float, ...]:
-    """Return the learning rates of an optimizer's groups, each once."""
-    groups = getattr(optimizer, "param_groups", ())
-    return tuple(sorted({float(group["lr"]) for group in groups if "lr" in group}))
+def rates(optimizer: Optimizers) -> tuple[float, ...]:
+    """Return the learning rates of the groups of all optimizers, each once."""
+    return tuple(sorted({float(group["lr"]) for group in optimizer.param_groups if "lr" in group}))
 
 
 def _clip(setup: Setup, model: Reference) -> None:
@@ -226,7 +227,7 @@ class _Nobody:
 
 
 def _closure(
-    setup: Setup, model: Reference, batch: Any, parts: int, weight: float, first: torch.Tensor
+    setup: Setup, model: Reference, optimizer: Any, batch: Any, parts: int, weight: float, first: torch.Tensor
 ) -> Callable[[], torch.Tensor]:
     """Return what evaluates a step's loss and gradients as often as an optimizer asks; the first time is done."""
     known = [first]
@@ -234,7 +235,7 @@ def _closure(
     def closure() -> torch.Tensor:
         if known:
             return known.pop()
-        model.optimizer.zero_grad()
+        optimizer.zero_grad()
         loss = _backward(setup, _Nobody(), model, batch, 0, parts, weight)
         _clip(setup, model)
         return loss

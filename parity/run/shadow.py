@@ -8,10 +8,12 @@ what it makes of whole tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from everyrank.parity.setup.models import Parallel
+from everyrank.parity.setup.optimizers import optimizers_of, twin_of
 from everyrank.parity.values.names import parameters
 from everyrank.parity.values.tree import gradient_of, local
 from torch import nn
@@ -23,12 +25,12 @@ _ROUNDINGS = 16
 class Shadow:
     """Copies of the parameters, with an optimizer of their own."""
 
-    def __init__(self, optimizer: Callable[[Iterable[nn.Parameter]], Any], modules: list[nn.Module]) -> None:
-        self._modules = modules
-        self._copies = {
-            key: nn.Parameter(local(each.detach()).clone()) for key, each in parameters(modules) if each.requires_grad
-        }
-        self._optimizer = optimizer(list(self._copies.values())) if self._copies else None
+    def __init__(self, optimizer: Callable[[Any], Any], parallel: Parallel) -> None:
+        self._modules = parallel.modules
+        trained = {key: each for key, each in parameters(self._modules) if each.requires_grad}
+        self._copies = {key: nn.Parameter(local(each.detach()).clone()) for key, each in trained.items()}
+        twin = twin_of(parallel.root, {id(each): self._copies[key] for key, each in trained.items()})
+        self._optimizer = optimizers_of(optimizer, twin, parallel.names, parallel.rename) if self._copies else None
 
     def take(self) -> None:
         """Take parameters and gradients as they are before a step."""
@@ -49,6 +51,7 @@ class Shadow:
             return
         try:
             self._optimizer.step()
+            self._optimizer.end()
         except (RuntimeError, TypeError, ValueError):  # it takes no part of a tensor, or needs a closure
             self._copies.clear()
             self._optimizer = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
+from everyrank.parity.setup.optimizers import plain_sgd
 from everyrank.parity.values.names import Rename
 from everyrank.parity.values.tree import has_numbers, in_dtype
 from torch import nn
@@ -30,11 +31,6 @@ def seed(number: int) -> None:
         torch.cuda.manual_seed_all(number)
 
 
-def plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of a user who names none."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
 @dataclass(frozen=True)
 class Setup:
     """One call of parity."""
@@ -43,7 +39,7 @@ class Setup:
     parallelize: Callable[[nn.Module], Any]
     batch: Callable[[int], Any]
     loss: Loss
-    optimizer: Callable[[Iterable[nn.Parameter]], Any] = plain_sgd
+    optimizer: Callable[[Any], Any] = plain_sgd
     step: Step | None = None
     load: Callable[[Any, dict[str, torch.Tensor]], Any] | None = None
     rename: Rename | None = None

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.setup.alone import FailedAlone, in_lone_world
-from everyrank.parity.setup.given import SEED, Setup, own_dtype, plain_sgd, seed
+from everyrank.parity.setup.given import SEED, Setup, own_dtype, seed
+from everyrank.parity.setup.optimizers import Optimizers, optimizers_of, plain_sgd, root_of
 from everyrank.parity.values.exact import drop_mixed_precision, has_mixed_precision, running_in
 from everyrank.parity.values.names import (
     Rename,
@@ -37,7 +38,11 @@ class Parallel:
 
     made: Any
     modules: list[nn.Module]
-    optimizer: Any
+    root: nn.Module
+    """The model of which optimizer= makes one."""
+    names: list[str]
+    """Of the plain model's parameters."""
+    optimizer: Optimizers
     rename: Rename | None = None
     """The user's, or one that takes off the name by which the user's own wrapper has the plain model."""
     mixed: torch.dtype | None = None
@@ -52,7 +57,7 @@ class Reference:
     parameters: dict[str, nn.Parameter]
     modules: dict[str, nn.Module]
     buffers: dict[str, torch.Tensor]
-    optimizer: Any
+    optimizer: Optimizers
 
 
 def of_plain(setup: Setup, read: Callable[[nn.Module], T]) -> T:
@@ -79,7 +84,7 @@ def reference(setup: Setup, dtype: torch.dtype, *, exact: bool, cast: bool, prep
     if not setup.one_rank:
         named = dict(model.named_parameters())
         with running_in(dtype if exact else torch.get_default_dtype(), exact):
-            optimizer = setup.optimizer([each for each in named.values() if each.requires_grad])
+            optimizer = optimizers_of(setup.optimizer, model, named)
         return Reference(model, named, _below(model), dict(buffers([model])), optimizer)
     names, sizes = dict(model.named_modules()), {name: each.shape for name, each in model.named_parameters()}
     alone = _made(setup, model, dtype, exact=exact)
@@ -145,35 +150,42 @@ def _made(
 ) -> Parallel:
     if setup.load is not None and state is None:
         state = copy.deepcopy(model.state_dict())
-    before = _looks(model)
+    before, names = _looks(model), [name for name, _ in model.named_parameters()]
     seed(SEED)
     with running_in(dtype if exact else torch.get_default_dtype(), exact):
         made = setup.parallelize(model)
-        optimizer = None
-        if isinstance(made, tuple) and len(made) == 2 and hasattr(made[1], "step"):
-            made, optimizer = made
+        own = None
+        if isinstance(made, tuple) and len(made) == 2 and _steps(made[1]):
+            made, own = made
             _check_optimizer(setup)
         modules = chunks_of(made)
+        root, rename = root_of(modules, model), setup.rename or unwrapped(modules, model)
         if setup.load is not None:
             setup.load(made, state or {})
         mixed = has_mixed_precision(modules)
         if exact:
             drop_mixed_precision(modules)
-        if optimizer is None:
-            trained = [each for _, each in parameters(modules) if each.requires_grad]
+        if own is None and not any(each.requires_grad for each in root.parameters()):
             # Torch refuses an optimizer of nothing, and a rank may hold none of the parameters.
-            optimizer = setup.optimizer(trained) if trained else plain_sgd([nn.Parameter(torch.empty(0))])
-    if setup.step is None and needs_closure(optimizer):
-        raise Unusable(
-            f"{type(optimizer).__name__} needs a closure in its step: pass step=, which calls "
-            "optimizer.step(closure)."
-        )
+            own = plain_sgd([nn.Parameter(torch.empty(0))])
+        optimizer = optimizers_of(setup.optimizer, root, names, rename) if own is None else Optimizers(own)
+    for each in optimizer.each if setup.step is None else ():
+        if needs_closure(each):
+            raise Unusable(
+                f"{type(each).__name__} needs a closure in its step: pass step=, which calls optimizer.step(closure)."
+            )
     if setup.step is None and not setup.one_rank and modules == [model] and _looks(model) == before:
         raise Unusable(
             "parallelize left the model as it is: nothing is cut, wrapped or hooked, so nothing reduces gradients. "
             "Return what it should train, or pass step=, which reduces them."
         )
-    return Parallel(made, modules, optimizer, setup.rename or unwrapped(modules, model), mixed)
+    return Parallel(made, modules, root, names, optimizer, rename, mixed)
+
+
+def _steps(given: Any) -> bool:
+    """Return whether something is an optimizer, or a list of these."""
+    every = given if isinstance(given, list | tuple) and given else [given]
+    return all(hasattr(each, "step") for each in every)
 
 
 def _check_optimizer(setup: Setup) -> None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -157,15 +157,39 @@ def clamps(before: Callable[[float], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def steps(optimizer: Any, before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
-    """Call a function in each step of the optimizer once gradients are made, and another when the step has ended.
+def steps(optimizers: Sequence[Any], before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Call a function in the first of the optimizers' steps once gradients are made, and another after the last.
 
     Gradients are made before a step, or by the first run of its closure.
     """
-    own = vars(optimizer).get("step")
-    hooked = getattr(type(optimizer).step, "hooked", False) and (own is None or hasattr(own, "_wrapped_by_lr_sched"))
-    with (_hooked if hooked else _replaced)(optimizer, before, after):
+    waiting: set[int] = set()
+
+    def begins(number: int) -> None:
+        if number in waiting:
+            return
+        if waiting:
+            after()  # The others did not step.
+        waiting.update(range(len(optimizers)))
+        before()
+
+    def ends(number: int) -> None:
+        waiting.discard(number)
+        if not waiting:
+            after()
+
+    with contextlib.ExitStack() as stack:
+        for number, optimizer in enumerate(optimizers):
+            own = vars(optimizer).get("step")
+            hooked = getattr(type(optimizer).step, "hooked", False) and (
+                own is None or hasattr(own, "_wrapped_by_lr_sched")
+            )
+            watched = _hooked if hooked else _replaced
+            stack.enter_context(
+                watched(optimizer, functools.partial(begins, number), functools.partial(ends, number))
+            )
         yield
+    if waiting:
+        after()
 
 
 @contextlib.contextmanager

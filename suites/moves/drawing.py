@@ -78,7 +78,7 @@ class ScriptDrawing(Drawing):
         names = [name for name, move in self.writing.moves.items() for _ in range(move.often)]
         for index in self._indices(len(names)):
             self._add(names[index])
-        self._add_chain(unseen(self.player))
+        self._add_chain()
         if not self.writing.calls:
             self._add(names[0])
         return Script(model, tuple(self.writing.calls))
@@ -87,9 +87,12 @@ class ScriptDrawing(Drawing):
         found: list[int] = self.draw(st.lists(st.sampled_from(range(count)), min_size=1, max_size=_MOST))
         return found
 
-    def _add_chain(self, chains: Sequence[Sequence[Event]]) -> None:
+    def _add_chain(self) -> None:
         """Add, or do not add, a chain of moves that no crossing has, as far as it makes sense here."""
-        for name, kind in self.one_of((), *chains) if chains and self.chance(2) else ():
+        player: Any = self.player
+        chains = unseen(player)
+        chain: Sequence[Event] = self.one_of(*chains) if chains and self.chance(2) else ()
+        for name, kind in chain:
             move = self.writing.moves[name]
             if (arguments := move.arguments(kind, self.writing.outline)) is not None:
                 if move.after and not self.writing.allows(name, arguments):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -96,6 +97,11 @@ def _fails(model: Any, optimizer: Any, batch: Batch) -> Any:
     optimizer.step(closure=3, other=4)
 
 
+def _short(model: nn.Module) -> Any:
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=1)
+
+
 THEIRS: dict[str, tuple[dict[str, Any], str]] = {
     "a layer that does not fit": (
         {"loss": lambda model, batch: loss(model, {**batch, "rows": batch["rows"][:, not_the_plain(model) :]})},
@@ -117,6 +123,8 @@ THEIRS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "optimizer got an empty parameter list",
     ),
+    "an optimizer with a wrong rate": ({"optimizer": partial(torch.optim.SGD, lr=-1)}, "Invalid learning rate"),
+    "a scheduler that has ended": ({"optimizer": _short}, "Tried to step 2 times"),
     "a clip of nothing": ({"step": lambda model, *_: clipped(nn.ReLU(), 1.0)}, "non-empty"),
 }
 

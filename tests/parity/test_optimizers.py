@@ -120,7 +120,7 @@ def test_a_scheduler_that_a_step_steps_is_named_and_no_number_of_ranks(process_g
         "parity: update of `last.bias` is made with the learning rate 0.05 on ranks 0 and 1, where the plain "
         "optimizer has 0.1 (step 2, fp64 and fp32), as 3 others of its kind"
     )
-    assert "a scheduler that step= steps" in str(caught.value)
+    assert "only if optimizer= returns both, as [optimizer, scheduler]" in str(caught.value)
     assert not caught.value.report.findings[0].pattern
 
 
