@@ -14,6 +14,7 @@ from everyrank.parity.report import record
 from everyrank.parity.report.findings import findings, written
 from everyrank.parity.report.maps import Held
 from everyrank.parity.report.report import Parted, Report
+from everyrank.parity.run.plain import numbers_of
 from everyrank.parity.run.truth import truth
 from everyrank.parity.setup.given import Setup, Split, Step, checked, listed
 from everyrank.parity.setup.known import dyed, same_model
@@ -30,7 +31,9 @@ def parity(
     loss: Callable[[Any, Any], Any],
     optimizer: Callable[[Any], Any] | None = None,
     step: Step | None = None,
+    finish: Callable[[Any], Any] | None = None,
     split: Split | None = None,
+    gradients: Literal["mean", "sum"] | None = None,
     load: Callable[[Any, dict[str, torch.Tensor]], Any] | None = None,
     rename: Callable[[str], str] | None = None,
     skip: Sequence[str] = (),
@@ -52,13 +55,19 @@ def parity(
         parallelize: from a fresh copy of the plain model to this rank's module, a stage, a list of them, or
             (one of these, its optimizer). It is called once for each run.
         batch: from the number of a step to the whole batch, a nested container of tensors.
-        loss: from a model and a batch to one number, the mean over the batch.
+        loss: from a model and a batch to one number, the mean over the batch; or to a sum and the number by which it
+            is divided, as of tokens that count: then the plain loop divides by the whole batch's number.
         optimizer: from parameters to an optimizer, or to a list of optimizers and schedulers, all of which step once
             a step; SGD with momentum by default. If its first argument is called ``named...``, it gets pairs of the
             plain model's name and the parameter, and if it is called ``model``, the model.
         step: ``step(model, optimizer, whole batch)`` trains one step on this rank and returns the loss, or the loss
             and the norm of the gradients. None stands for a plain loop.
-        split: how the plain loop cuts the batch: "rows", "none", or a function from the whole batch to this rank's.
+        finish: ``finish(model)`` ends the plain loop's backward, before the optimizer's step: it reduces gradients by
+            hand. If it clips them, it returns the norm.
+        split: how the plain loop cuts the batch: "rows", "sequence", "none", or a function from the whole batch to
+            this rank's.
+        gradients: "mean" or "sum", as ranks put gradients together. By default they are averaged; those of a sum are
+            summed, unless DDP or FSDP averages them.
         load: from (what parallelize returned, the plain model's state dict), for code that builds its own shards.
         rename: from a name in the parallel model to the name in the plain one.
         skip: patterns of names that are not compared.
@@ -81,7 +90,9 @@ def parity(
             batch,
             loss,
             step=step,
+            finish=finish,
             split=split,
+            gradients=gradients,
             load=load,
             rename=rename,
             skip=listed("skip", skip),
@@ -120,6 +131,7 @@ def _report(setup: Setup, ranks: Ranks, by_size: bool) -> Report:
         setup = replace(setup, microbatches=usual_microbatches(setup, ranks.size))
     found = dyed(setup, ranks, known)
     plain = truth(setup, ranks, known.dtype, found.cut, remarks)
+    setup = replace(setup, numbers=numbers_of(plain.store, setup.steps))
     training = Training(setup, ranks, known, found, plain)
     training.check_names()
     wide = training.wide()

@@ -10,7 +10,8 @@ from everyrank.parity.judge.evidence import Witnesses, alike, of_all_gradients
 from everyrank.parity.judge.initial import initial
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
-from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM, microbatch_gradients
+from everyrank.parity.run.pieces import microbatch_gradients
+from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 from torch.utils._pytree import tree_leaves
@@ -112,13 +113,16 @@ class Search:
         """Return what is asked of a user with a step of their own, if one factor makes all gradients smaller."""
         training, trace = self._training, wide.trace
         setup, step = training.setup, wide.judged[-1].step
-        if setup.step is None or setup.clip is not None or (pattern is not None and pattern.id == "sum-for-mean"):
+        if not setup.ends_by_hand or setup.clip is not None or (pattern is not None and pattern.id == "sum-for-mean"):
             return None
         factor = training.ranks.decide(of_all_gradients(trace, step), alike)
         if factor is None or factor > 1:
             return None
         norm = factor * float(trace.store[NORM, step])
-        words = f"is {factor:.4g} times the plain model's, as every gradient: step divides by another number, or it "
+        code = "step" if setup.step is not None else "finish"
+        words = (
+            f"is {factor:.4g} times the plain model's, as every gradient: {code} divides by another number, or it "
+        )
         return Fit("", f"{words}clips by hand to a norm of {norm:.4g}: then pass clip={norm:.4g}")
 
     def _unreduced(self, wide: Pass, healed: Healed) -> Fault | None:

@@ -160,7 +160,7 @@ class Training:
         )  # fmt: skip
         judged = []
         for step in range(START, steps):
-            seen = rank.start() if step == START else rank.step(step, self.found.cut.apply)
+            seen = rank.start() if step == START else rank.step(step, self.found.cut)
             if near is not None:
                 parts.update({(step, *seat): part for seat, part in {**seen.expected_parts, **seen.parts}.items()})
             # One rank judges for all: ranks that round in another way would part here, and wait for each other.

@@ -100,9 +100,21 @@ def written(
         training.ranks.size,
         setup.steps,
         cut.words,
-        (*remarks, *unequal, *_other_rates(shown, found)),
+        (*remarks, *unequal, *_other_rates(shown, found), *_put_together(training, found)),
         training.lacking(),
     )
+
+
+def _put_together(training: Training, found: list[Finding]) -> tuple[str, ...]:
+    """Return how the plain loop takes it that ranks put gradients together, if it may be the other way."""
+    setup, cut = training.setup, training.found.cut
+    is_said = setup.step is not None or setup.gradients is not None or cut.averages or cut.ranks == 1
+    if is_said or not found or (found[0].kind, found[0].pattern) != ("gradient", "sum-for-mean"):
+        return ()
+    taken, other, word = (
+        ("add gradients up", "average them", "mean") if setup.numbers else ("average gradients", "add them up", "sum")
+    )
+    return (f'the plain loop takes it that ranks {taken}: if they {other}, pass gradients="{word}"',)
 
 
 def _other_rates(shown: Judged, found: list[Finding]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from everyrank.parity.run.tensors import Tensors, widen_buffers
 from everyrank.parity.setup.given import SEED, Setup, seed
 from everyrank.parity.setup.models import parallelize
 from everyrank.parity.setup.ranks import Ranks
+from everyrank.parity.setup.split import Cut
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import running_in
 from everyrank.parity.values.names import parameters
@@ -95,7 +96,7 @@ class Rank:
         self._tensors.parameters(START, self._agrees)
         return self._seen
 
-    def step(self, number: int, cut: Callable[[Any], Any]) -> Seen:
+    def step(self, number: int, cut: Cut) -> Seen:
         """Run one step of the user's training."""
         self._seen, self._is_updated = Seen(), False
         self._tensors.begin(self._seen)
@@ -114,7 +115,7 @@ class Rank:
             if self._setup.step is not None:
                 self._returned(self._setup.step(made, optimizer.given, batch))
             else:
-                self._loop(cut(batch))
+                self._loop(number, cut.apply(batch), cut)
         if not self._tensors.read:
             raise Unusable(
                 "step(model, optimizer, batch) did not call optimizer.step(): there is no update to compare."
@@ -145,23 +146,25 @@ class Rank:
     def _differs(self, key: str, values: torch.Tensor) -> bool:
         return self._witness is not None and self._witness.differs(key, values)
 
-    def _loop(self, batch: Any) -> None:
+    def _loop(self, step: int, batch: Any, cut: Cut) -> None:
         """Train on a batch in microbatches, as a plain loop does."""
-        made, optimizer, count = self._parallel.made, self._parallel.optimizer, self._setup.microbatches
+        setup, made, optimizer = self._setup, self._parallel.made, self._parallel.optimizer
         losses = []
-        for part in parts(batch, count):
-            loss = self._setup.loss(made, part) / count
+        for part in parts(batch, setup.microbatches):
+            found = setup.loss(made, part)
+            weight = cut.weight(isinstance(found, tuple), setup.gradients)
+            loss = setup.share_of(found, step, setup.microbatches) * weight
             loss.backward()
             losses.append(loss.detach().reshape(()))
-        if self._setup.clip is not None:
+        norm = None if setup.finish is None else setup.finish(made)
+        if norm is None and setup.clip is not None:
             norm = torch.nn.utils.clip_grad_norm_(
-                [each for _, each in parameters(self._parallel.modules)], self._setup.clip
+                [each for _, each in parameters(self._parallel.modules)], setup.clip
             )
-            norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self._seen.norm = float(norm)
         optimizer.step()
         optimizer.end()
         self._seen.loss = float(local(torch.stack([local(loss) for loss in losses]).sum()))
+        self._seen.norm = _number(norm)
 
     def _returned(self, returned: Any) -> None:
         """Take what the user's step returned: the loss, or the loss and the norm."""

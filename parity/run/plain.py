@@ -6,19 +6,18 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from everyrank.parity.errors import Unusable, in_a_line
 from everyrank.parity.run.store import Store, Writer
-from everyrank.parity.setup.alone import FailedAlone, Take, in_lone_world
+from everyrank.parity.setup.alone import Take, in_lone_world
 from everyrank.parity.setup.given import SEED, Setup, seed
 from everyrank.parity.setup.models import Reference, reference
 from everyrank.parity.setup.optimizers import Optimizers
 from everyrank.parity.values.collectives import without_collectives
-from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
 from everyrank.parity.values.tree import local, rows, rows_of
 from everyrank.parity.values.watch import Output, draws, needs_closure, outputs
@@ -29,7 +28,7 @@ from torch import nn
 Key = tuple[Any, ...]
 
 FORWARD, BACKWARD, GRADIENT, PARAMETER, BUFFER = "forward", "backward", "gradient", "parameter", "buffer"
-LOSS, NORM, RATES, WEIGHT = "loss", "norm", "rates", "weight of parts"
+LOSS, NORM, NUMBER, RATES, WEIGHT = "loss", "norm", "number", "rates", "weight of parts"
 
 #: The number of the step before the first: the initialization.
 START = -1
@@ -274,8 +273,8 @@ def _backward(
         with outputs(model.modules.items(), watcher):
             before = torch.get_rng_state()
             with _alone(setup, recorder, "loss="):
-                loss = setup.loss(model.made, piece)
-            _check_loss(loss)
+                found = setup.loss(model.made, piece)
+            loss = _checked_loss(setup, recorder, found, step)
             if not torch.equal(before, torch.get_rng_state()):
                 raise Unusable(_random(model, partial(setup.loss, model.made, piece)))
         with _alone(setup, recorder, "the backward of loss="):
@@ -284,13 +283,22 @@ def _backward(
     return torch.stack(losses).sum()
 
 
-def _check_loss(loss: Any) -> None:
+def _checked_loss(setup: Setup, recorder: Recorder, found: Any, step: int) -> torch.Tensor:
+    if isinstance(found, tuple):
+        if len(found) != 2:
+            raise Unusable(
+                f"loss(model, batch) returned a tuple of {len(found)}: return a tensor with one number, or a sum and "
+                "the number by which it is divided."
+            )
+        recorder.value((NUMBER, step), torch.as_tensor(found[1]).detach().double().reshape(()))
+    loss = setup.share_of(found, step)
     if not isinstance(loss, torch.Tensor):
         raise Unusable(f"loss(model, batch) returned {type(loss).__name__}: return a tensor with one number.")
     if loss.numel() != 1:
         raise Unusable(f"loss(model, batch) returned a tensor of shape {tuple(loss.shape)}: return its mean.")
     if not loss.requires_grad:
         raise Unusable("loss(model, batch) returned a tensor without a gradient")
+    return loss
 
 
 def _random(model: Reference, again: Callable[[], Any]) -> str:
@@ -347,9 +355,13 @@ def _weight_of_parts(setup: Setup, model: Reference, dtype: torch.dtype, parts: 
     if rows_of(batch) % parts:
         return torch.tensor(math.nan)
     seed(SEED)
-    whole = float(local(setup.loss(model.made, batch)))
+    found = setup.loss(model.made, batch)
+    if isinstance(found, tuple):
+        setup = replace(setup, numbers=(float(found[1]),))
+    whole = float(local(setup.share_of(found, 0)))
     try:
-        losses = [float(local(setup.loss(model.made, rows(batch, part, parts)))) for part in range(parts)]
+        every = [setup.loss(model.made, rows(batch, part, parts)) for part in range(parts)]
+        losses = [float(local(setup.share_of(each, 0))) for each in every]
     except Exception as error:
         if setup.has_own_parts:
             return torch.tensor(math.nan)
@@ -364,37 +376,7 @@ def _weight_of_parts(setup: Setup, model: Reference, dtype: torch.dtype, parts: 
     return torch.tensor(next(found, math.nan), dtype=torch.float64)
 
 
-def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[dict[str, torch.Tensor]]:
-    """Return the gradients of each microbatch of the first step, which add up to the step's if the loss is a mean.
-
-    Each of this many pieces of the batch is cut into microbatches, and those of one number belong together.
-    """
-    found: list[dict[str, torch.Tensor]] = []
-    with contextlib.suppress(FailedAlone, _TakesNoPart):
-        if setup.one_rank:
-            in_lone_world(lambda give: _microbatches(setup, dtype, pieces, give), found.append)
-        else:
-            _microbatches(setup, dtype, pieces, found.append)
-    return found if len(found) == setup.microbatches else []
-
-
-class _TakesNoPart(Exception):
-    """What has the whole batch's shape takes no part of it."""
-
-
-def _microbatches(setup: Setup, dtype: torch.dtype, pieces: int, give: Take) -> None:
-    count, exact = setup.microbatches, dtype == torch.float64
-    model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
-    with running_in(dtype, exact=exact):
-        batch = setup.whole_batch(0, dtype)
-        for number in range(count if rows_of(batch) % (count * pieces) == 0 else 0):
-            for piece in range(pieces):
-                part = rows(batch, piece * count + number, pieces * count)
-                try:
-                    (setup.loss(model.made, part) / (count * pieces)).backward()
-                except Exception as error:
-                    raise _TakesNoPart from error
-            gradients = [(name, each.grad) for name, each in model.parameters.items() if each.grad is not None]
-            give({name: local(gradient).reshape(-1)[:MOST].clone() for name, gradient in gradients})
-            for each in model.parameters.values():
-                each.grad = None
+def numbers_of(store: Store, steps: int) -> tuple[float, ...]:
+    """Return the numbers by which the loss of each step's batch was divided, if it is a sum."""
+    known = [store.get((NUMBER, step)) for step in range(steps)]
+    return tuple(float(each) for each in known if each is not None)

@@ -67,7 +67,7 @@ class Tensors:
                 absent = parameter.grad is None
                 values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
         factor = scale
-        if self._setup.clip is not None and self.clipped is None and self._setup.step is not None:
+        if self._setup.clip is not None and self.clipped is None and self._setup.ends_by_hand:
             by_hand = clip_by_hand(
                 self._setup.clip, self._setup.epsilon, self._store, step, self._by_key, values_by_key, self._exact
             )

@@ -41,10 +41,12 @@ class Setup:
     loss: Loss
     optimizer: Callable[[Any], Any] = plain_sgd
     step: Step | None = None
+    finish: Callable[[Any], Any] | None = None
     load: Callable[[Any, dict[str, torch.Tensor]], Any] | None = None
     rename: Rename | None = None
     skip: tuple[str, ...] = ()
     split: Split | None = None
+    gradients: str | None = None
     dtypes: tuple[torch.dtype, ...] | None = None
     clip: float | None = None
     clamp: float | None = None
@@ -55,6 +57,8 @@ class Setup:
     microbatches: int = 2
     compared: float = 0.9
     reference: str = "plain"
+    numbers: tuple[float, ...] = ()
+    """The whole batch's number of each step, by which a loss that is a sum is divided, once it is known."""
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
@@ -66,6 +70,18 @@ class Setup:
     def has_own_parts(self) -> bool:
         """Whether the user says how a batch is cut: what the plain loop trains on is then nothing of theirs."""
         return self.step is not None or callable(self.split)
+
+    @property
+    def ends_by_hand(self) -> bool:
+        """Whether code of the user's runs between the backward and the optimizer's step."""
+        return self.step is not None or self.finish is not None
+
+    def share_of(self, found: Any, step: int, parts: int = 1) -> Any:
+        """Return what the loss of one of a batch's parts adds to the whole's: a share of a mean, or of a sum."""
+        if not isinstance(found, tuple):
+            return found / parts
+        total, number = found
+        return total / (self.numbers[step] if self.numbers else number)
 
     def fresh(self) -> nn.Module:
         """Return the plain model as the user builds it."""
@@ -116,10 +132,16 @@ def checked(setup: Setup, model: Any) -> Setup:
         raise Unusable(f"compared= is {setup.compared!r}: pass the part that must be compared, from 0 to 1.")
     if setup.reference not in ("plain", "one rank"):
         raise Unusable(f'reference= is "{setup.reference}": pass "plain" or "one rank".')
-    if isinstance(setup.split, str) and setup.split not in ("rows", "none"):
+    if isinstance(setup.split, str) and setup.split not in ("rows", "sequence", "none"):
         raise Unusable(
-            f'split= is "{setup.split}": pass "rows", "none", or a function from the whole batch to a part.'
+            f'split= is "{setup.split}": pass "rows", "sequence", "none", or a function from the whole batch to a '
+            "part."
         )
+    if setup.gradients not in (None, "mean", "sum"):
+        raise Unusable(f'gradients= is {setup.gradients!r}: pass "mean" or "sum", as ranks put theirs together.')
+    if setup.step is not None and (setup.finish is not None or setup.gradients is not None):
+        name = "gradients" if setup.finish is None else "finish"
+        raise Unusable(f"{name}= is for the plain loop, and step= stands for it: leave one of them out.")
     return setup
 
 

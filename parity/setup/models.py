@@ -174,10 +174,10 @@ def _made(
             raise Unusable(
                 f"{type(each).__name__} needs a closure in its step: pass step=, which calls optimizer.step(closure)."
             )
-    if setup.step is None and not setup.one_rank and modules == [model] and _looks(model) == before:
+    if not setup.ends_by_hand and not setup.one_rank and modules == [model] and _looks(model) == before:
         raise Unusable(
             "parallelize left the model as it is: nothing is cut, wrapped or hooked, so nothing reduces gradients. "
-            "Return what it should train, or pass step=, which reduces them."
+            "Return what it should train, or pass finish= or step=, which reduces them."
         )
     return Parallel(made, modules, root, names, optimizer, rename, mixed)
 

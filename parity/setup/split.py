@@ -13,7 +13,7 @@ from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.parts import Part
-from everyrank.parity.values.tree import rows, rows_of
+from everyrank.parity.values.tree import rows, rows_of, tokens
 from torch import nn
 
 
@@ -24,24 +24,37 @@ class Cut:
     apply: Callable[[Any], Any]
     words: str
     pieces: int
+    ranks: int
+    """How many ranks put gradients together for the whole batch."""
+    averages: bool
+    """Whether a wrapper was found that averages them."""
+
+    def weight(self, is_sum: bool, gradients: str | None) -> float:
+        """Return how much a rank's share of the loss counts, so that gradients put together are the whole batch's."""
+        if is_sum:
+            return self.ranks if gradients == "mean" or (gradients is None and self.averages) else 1.0
+        return 1 / self.ranks if gradients == "sum" else 1.0
 
 
 def choose(setup: Setup, modules: Iterable[nn.Module], cuts_weights: bool, rank: int, size: int) -> Cut:
     """Return how the batch is cut: as the user says, or by wrapper averages gradients."""
+    found = _data_parallel(modules)
+    averages = found is not None
     if callable(setup.split):
-        return Cut(setup.split, "by split=", 1)
+        return Cut(setup.split, "by split=", 1, size if found is None else found[1], averages)
     if setup.step is not None:
-        return Cut(lambda batch: batch, "the step's own", 1)
+        return Cut(lambda batch: batch, "the step's own", 1, 1, averages)
     if setup.split == "none":
-        return Cut(lambda batch: batch, "none", 1)
+        return Cut(lambda batch: batch, "none", 1, 1, averages)
+    if setup.split == "sequence":
+        return Cut(lambda batch: tokens(batch, rank, size), "tokens over all ranks", 1, size, averages)
     index, count, wrapper = rank, size, "all ranks"
     if setup.split is None:
-        found = _data_parallel(modules)
         if found is not None:
             index, count, wrapper = found
         elif cuts_weights:
-            return Cut(lambda batch: batch, "none, since ranks hold parts of weights", 1)
-    return Cut(lambda batch: rows(batch, index, count), f"rows over {wrapper}", count)
+            return Cut(lambda batch: batch, "none, since ranks hold parts of weights", 1, 1, averages)
+    return Cut(lambda batch: rows(batch, index, count), f"rows over {wrapper}", count, count, averages)
 
 
 def usual_microbatches(setup: Setup, size: int) -> int:

@@ -95,6 +95,24 @@ def rows(batch: Any, part: int, parts: int) -> Any:
     return tree_map_only(torch.Tensor, cut, batch)
 
 
+def tokens(batch: Any, part: int, parts: int) -> Any:
+    """Return part number `part` of `parts` equal parts of the sequences: of the second dimension of tensors."""
+    lengths = [leaf.shape[1] for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim > 1]
+    if not lengths or lengths[0] % parts:
+        what = f"sequences of {count(lengths[0], 'token')}" if lengths else "no tensor with two dimensions"
+        raise Unusable(
+            f"the batch has {what}, which cannot be cut for {count(parts, 'rank')}: return another length from "
+            "batch(step), or pass a function as split=."
+        )
+    size = lengths[0] // parts
+    chosen = slice(part * size, (part + 1) * size)
+
+    def cut(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf[:, chosen] if leaf.ndim > 1 and leaf.shape[1] == lengths[0] else leaf
+
+    return tree_map_only(torch.Tensor, cut, batch)
+
+
 def parts(batch: Any, count: int) -> Iterator[Any]:
     """Yield the microbatches of a batch."""
     for number in range(count):

@@ -30,7 +30,7 @@ Pick = Callable[[torch.Tensor], torch.Tensor | None]
 class Parallel:
     """A subject on one rank of a world whose process group is up. The reference has its ``model`` and ``loss``.
 
-    A subject without a ``step`` is trained by the plain loop, which is ``train``.
+    A subject without a ``step`` is trained by the plain loop, which is ``train``, and may end its backward by hand.
     """
 
     #: The worlds that it can be cut for.
@@ -70,8 +70,18 @@ class Parallel:
         names = ("model", "parallelize", "batch", "loss", "optimizer", "split", "clip", "microbatches")
         found = {name: getattr(self, name) for name in names}
         if (step := getattr(self, "step", None)) is not None:
-            found["step"] = step
+            return {**found, "step": step}
+        if type(self).mine is not Parallel.mine:
+            found["split"] = self.mine
+        if type(self).finish is not Parallel.finish or type(self).shrink is not Parallel.shrink:
+            found["finish"] = self.finished
         return found
+
+    def finished(self, model: Any) -> torch.Tensor | None:
+        """Reduce and clip by hand; return the norm, if it clips."""
+        self.finish(model)
+        is_clipped = self.clip is not None and type(self).shrink is not Parallel.shrink
+        return self.shrink(model, self.clip) if is_clipped else None
 
     def model(self) -> nn.Module:
         return Transformer(self.transformer)

@@ -9,6 +9,7 @@ import torch
 from tests.parity.parallel.collectives import Gather
 from tests.parity.parallel.parts import attend
 from tests.parity.parallel.rogue import Rogues
+from tests.parity.parallel.subject import ByHand
 from tests.parity.parallel.subjects.context import Context, ContextZigzag, GatheringCore
 
 ROGUES = Rogues()
@@ -110,7 +111,7 @@ class AveragesParts(Context):
 
 
 @ROGUES.add("transformers#48167: the loss is cp_size times what it is", "loss", "*", "sum-for-mean")
-class LossIsTimesTheParts(Context):
+class LossIsTimesTheParts(ByHand, Context):
     def report(self, loss: torch.Tensor) -> torch.Tensor:
         return super().report(loss) * self.size
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from tests.parity.parallel.collectives import Gather, own_part, summed
 from tests.parity.parallel.rogue import Rogues
+from tests.parity.parallel.subject import ByHand
 from tests.parity.parallel.subjects.megatron import GatheringColumn, MegatronSequence, ScatteringRow
 
 ROGUES = Rogues()
@@ -72,7 +73,7 @@ class AveragesOverTheSequence(MegatronSequence):
     "norm.* *.ln?.* *.bias positions.*",
     "reduced-twice",
 )
-class ReducesAfterEachMicrobatch(MegatronSequence):
+class ReducesAfterEachMicrobatch(ByHand, MegatronSequence):
     def scaled(self, loss: torch.Tensor, parts: int) -> torch.Tensor:
         if not self.hooked:
             self.hooked = True

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.parity.parallel.collectives import GatherForParts, gathered, summed
 from tests.parity.parallel.parts import attend
-from tests.parity.parallel.subject import ByHand
+from tests.parity.parallel.subject import Parallel
 from tests.parity.parallel.transformer import Core
 
 
@@ -31,7 +31,7 @@ class GatheringCore(Core):
         return gathered(positions, 0, self.group)
 
 
-class Context(ByHand):
+class Context(Parallel):
     """Contiguous parts of the sequence. A rank's loss is its part of the mean; gradients are added up."""
 
     split = "none"

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.parity.parallel.collectives import Exchange, gathered, summed
 from tests.parity.parallel.parts import Experts
-from tests.parity.parallel.subject import Batch, ByHand
+from tests.parity.parallel.subject import Batch, Parallel
 from tests.parity.parallel.transformer import Sizes
 
 
@@ -46,7 +46,7 @@ class SpreadExperts(Experts):
         return answers[order.argsort()]
 
 
-class ExpertParallel(ByHand):
+class ExpertParallel(Parallel):
     """Rows and experts over ranks. What all ranks have is averaged; an expert's gradient is a sum already."""
 
     transformer = Sizes(experts=12)

@@ -18,7 +18,7 @@ from tests.parity.parallel.collectives import (
     summed,
 )
 from tests.parity.parallel.parts import IGNORED
-from tests.parity.parallel.subject import ByHand, Parallel
+from tests.parity.parallel.subject import Parallel
 
 
 class Cut(nn.Module):
@@ -163,7 +163,7 @@ class Megatron(Parallel):
         model.losses = self.vocabulary_losses(self.parts_group)
 
 
-class MegatronClipped(Megatron, ByHand):
+class MegatronClipped(Megatron):
     """A clip that bites, by the norm over all parts: what every rank has counts once."""
 
     clip = 0.05
@@ -217,7 +217,7 @@ class ScatteringVocabulary(Vocabulary):
         return out
 
 
-class MegatronSequence(Megatron, ByHand):
+class MegatronSequence(Megatron):
     """Between the cut layers, each rank has a part of the sequence. What lies there has a part of its gradient."""
 
     column = GatheringColumn

@@ -64,7 +64,7 @@ class DdpTokenless(Ddp):
         return torch.where(rows < self.rows - self.rows // self.size, super().valid(rows), 0)
 
 
-class Averaged(ByHand):
+class Averaged(Parallel):
     """Gradients averaged by hand, in one flat bucket, after the last microbatch."""
 
     def parallelize(self, model: nn.Module) -> Any:
