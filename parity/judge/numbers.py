@@ -23,6 +23,8 @@ def of_numbers(numbers: Sequence[float], truth: float, size: int, own: Sequence[
     for known in (size, 1 / size):
         if factors and all(abs(factor / known - 1) < 1e-6 for factor in factors):
             return Fit("sum-for-mean", f"{text}: {known:g} times, by the number of ranks")
+    if not own and truth and abs(sum(numbers) / len(numbers) / truth / size - 1) < 1e-6:
+        return Fit("sum-for-mean", f"{text}: their mean is {size:g} times that, by the number of ranks")
     if len(own) == len(numbers) and all(math.isclose(*pair, rel_tol=1e-6) for pair in zip(own, numbers, strict=True)):
         return Fit("not-reduced", f"{text}: each rank has that of what it holds")
     if factors and max(factors) - min(factors) < 1e-6 * max(factors) and counts_something(max(factors)):

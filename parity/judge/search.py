@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ from everyrank.parity.judge.evidence import Witnesses, alike, of_all_gradients
 from everyrank.parity.judge.initial import initial
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
-from everyrank.parity.run.pieces import microbatch_gradients
+from everyrank.parity.run.pieces import losses_of_pieces, microbatch_gradients
 from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM
+from everyrank.parity.values.gathers import cut_gradients
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 from torch.utils._pytree import tree_leaves
@@ -48,11 +50,29 @@ class Search:
             names = {(fault.deviation.key[0], name) for name in (fault.deviation.name, *fault.same)}
             if names <= healed:
                 return
-            yield fault
-            if fault.deviation.kind == "forward" and names & {(FORWARD, name) for name in training.known.batch_norms}:
+            if names & {(FORWARD, name) for name in training.known.batch_norms}:
+                yield fault
                 return  # Its backward goes through its own rows, too: the truth in its place heals no gradient.
+            cuts: list[str] = []
+            with cut_gradients(cuts):
+                wide = training.wide(frozenset(healed | names))
+            yield self._cut(fault, cuts, frozenset(healed))
             healed |= names
-            wide = training.wide(frozenset(healed))
+
+    def _cut(self, fault: Fault, cuts: list[str], healed: Healed) -> Fault:
+        """Return a fault with the collective that has cut the gradient, if all is right where it gives one back."""
+        first, training = fault.deviation, self._training
+        found = training.ranks.decide([*cuts], lambda every: next((each[0] for each in every if each), ""))
+        if first.kind not in ("gradient", "activation-gradient") or not found:
+            return fault
+        with cut_gradients([], healed=True):
+            again = training.wide(healed)
+        if first.key in {each.key for each in again.judged[-1].deviations}:
+            return fault
+        words = f"differs by {first.error:.2g} of its largest value on {ranks_text(first.ranks)}"
+        pattern = fault.pattern or Fit("", words)
+        words = f"{pattern.text}, since {found} gives no gradient back to other ranks: it is right with one that does"
+        return replace(fault, pattern=Fit(pattern.id, words))
 
     def _without_conventions(self, wide: Pass, healed: Healed) -> Pass:
         """Leave out gradients of outputs that differ without consequence: the truth in their place heals nothing."""
@@ -73,6 +93,8 @@ class Search:
         """Return the first deviation, with the others of its kind to which the same has happened."""
         first, *others = wide.judged[-1].deviations
         pattern = self.pattern(wide, first)
+        if first.kind in ("forward", "loss") and pattern is not None and self._is_of_own_rows(wide, first):
+            return Fault(first, Fit(pattern.id, f"{pattern.text}: each rank's loss is that of its own rows alone"))
         if first.kind == "loss" and not others and pattern is not None and not pattern.id:
             return Fault(first, self._own_mean(pattern))
         if first.kind == "gradient" and (clipped := self._clipped(wide, pattern)) is not None:
@@ -108,6 +130,18 @@ class Search:
         words = "while all that is trained is the plain model's, as where it is the mean over a rank's own rows"
         ways = "the mean over the whole batch, the rank's share of it (a term of a sum or a mean over ranks), or None"
         return Fit("", f"{pattern.text}, {words}: return {ways}")
+
+    def _is_of_own_rows(self, wide: Pass, first: Deviation) -> bool:
+        """Return whether the loss of each rank is what the plain model's is on that rank's rows."""
+        training, count = self._training, self._training.setup.microbatches
+        size = training.ranks.size
+        if first.step or training.setup.step is not None or training.found.cut.pieces != size:
+            return False
+        losses = losses_of_pieces(training.setup, wide.trace.dtype, size * count)
+        mine = losses[training.ranks.rank * count :][:count]
+        loss = wide.trace.seen.loss
+        is_own = loss is not None and bool(mine) and math.isclose(sum(mine) / count, loss, rel_tol=1e-6)
+        return training.ranks.decide(is_own, all)
 
     def _clipped(self, wide: Pass, pattern: Fit | None) -> Fit | None:
         """Return what is asked of a user with a step of their own, if one factor makes all gradients smaller."""

@@ -80,7 +80,9 @@ def written(
     """Return the report, with the tensors of the step that is shown; of those judged are the tensors compared."""
     setup, truth, cut = training.setup, training.truth, training.found.cut
     norms = training.known.batch_norms
-    unequal = unequal_parts(setup, truth, cut, norms, found[0].tensor) if found else ()
+    # Where the loss is right, the mean of the parts' is the whole's.
+    is_wrong = any(each.kind == "loss" for each in shown.deviations)
+    unequal = unequal_parts(setup, truth, cut, norms, found[0].tensor) if found and is_wrong else ()
     reached = {each for step in judged for each in step.compared}
     everything = [
         each
@@ -108,8 +110,8 @@ def written(
 def _put_together(training: Training, found: list[Finding]) -> tuple[str, ...]:
     """Return how the plain loop takes it that ranks put gradients together, if it may be the other way."""
     setup, cut = training.setup, training.found.cut
-    is_said = setup.step is not None or setup.gradients is not None or cut.averages or cut.ranks == 1
-    if is_said or not found or (found[0].kind, found[0].pattern) != ("gradient", "sum-for-mean"):
+    is_settled = setup.step is not None or setup.gradients is not None or cut.averages or cut.ranks == 1
+    if is_settled or not found or (found[0].kind, found[0].pattern) != ("gradient", "sum-for-mean"):
         return ()
     taken, other, word = (
         ("add gradients up", "average them", "mean") if setup.numbers else ("average gradients", "add them up", "sum")

@@ -27,6 +27,30 @@ def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[
     return found if len(found) == setup.microbatches else []
 
 
+def losses_of_pieces(setup: Setup, dtype: torch.dtype, count: int) -> list[float]:
+    """Return the loss of each of this many pieces of the first step's batch; nothing if it takes no pieces."""
+    found: list[float] = []
+    with contextlib.suppress(FailedAlone, _TakesNoPart):
+        if setup.one_rank:
+            in_lone_world(lambda give: _losses(setup, dtype, count, give), found.append)
+        else:
+            _losses(setup, dtype, count, found.append)
+    return found if len(found) == count else []
+
+
+def _losses(setup: Setup, dtype: torch.dtype, count: int, give: Take) -> None:
+    exact = dtype == torch.float64
+    model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
+    with running_in(dtype, exact=exact), torch.no_grad():
+        batch = setup.whole_batch(0, dtype)
+        for number in range(count if rows_of(batch) % count == 0 else 0):
+            try:
+                loss = setup.loss(model.made, rows(batch, number, count))
+            except Exception as error:
+                raise _TakesNoPart from error
+            give(float(local(loss if isinstance(loss, torch.Tensor) else loss[0] / loss[1])))
+
+
 class _TakesNoPart(Exception):
     """What has the whole batch's shape takes no part of it."""
 

@@ -118,7 +118,10 @@ def unequal_parts(setup: Setup, truth: Truth, cut: Cut, norms: tuple[str, ...], 
         return ()
     if weight_of_parts(truth.store, parts) is not None:
         return ()
-    why = "with a mean over unequal numbers of tokens: return the sum and the number of tokens from loss="
+    why = (
+        "with a mean over unequal numbers of tokens: return the sum and the number of tokens from loss=. Or as with "
+        "a loss over pairs of rows, or a statistic of them: gather rows over ranks, and pass microbatches=1"
+    )
     if norms:
         why = f"`{norms[0]}` normalizes by the rows that it gets, unless it is built with .eval()"
     return (f"the mean of the losses of {parts} equal parts of the batch is not the whole's, as {why}",)

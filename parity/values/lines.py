@@ -38,8 +38,9 @@ def _called() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         is_ours = frame.f_code.co_filename.startswith(_OURS)
-        # A mode of ours stands between the user's code and torch's.
-        if is_ours and frame.f_code.co_filename != __file__ and not frame.f_code.co_name.startswith("__torch_"):
+        # A mode of ours stands between the user's code and torch's, or what watches a function of torch's.
+        is_between = frame.f_code.co_name.startswith(("__torch_", "watched"))
+        if is_ours and frame.f_code.co_filename != __file__ and not is_between:
             return
         yield frame
         frame = frame.f_back

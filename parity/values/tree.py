@@ -99,9 +99,9 @@ def tokens(batch: Any, part: int, parts: int) -> Any:
     """Return part number `part` of `parts` equal parts of the sequences: of the second dimension of tensors."""
     lengths = [leaf.shape[1] for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim > 1]
     if not lengths or lengths[0] % parts:
-        what = f"sequences of {count(lengths[0], 'token')}" if lengths else "no tensor with two dimensions"
+        shape = f"sequences of {count(lengths[0], 'token')}" if lengths else "no tensor with two dimensions"
         raise Unusable(
-            f"the batch has {what}, which cannot be cut for {count(parts, 'rank')}: return another length from "
+            f"the batch has {shape}, which cannot be cut for {count(parts, 'rank')}: return another length from "
             "batch(step), or pass a function as split=."
         )
     size = lengths[0] // parts

@@ -41,7 +41,7 @@ def test_gradients_are_summed_by_hand(process_group: Any) -> None:
     assert compare(parallelize=as_it_is, finish=summed, gradients="sum").passed
 
 
-def test_a_sum_that_is_said_to_be_a_mean_is_found(process_group: Any) -> None:
+def test_a_sum_that_is_taken_for_a_mean_is_found(process_group: Any) -> None:
     with pytest.raises(
         Parted,
         match=r"^parity: gradient of `last\.bias` is 2 times the plain model's(.|\n)*add them up, pass gradients=",
@@ -98,11 +98,11 @@ def test_a_clip_that_nobody_has_named_is_asked_for(process_group: Any) -> None:
 # -- a loss that is a sum and a number -------------------------------------------------------------------------------
 
 
-def tokens(step: int, of_rank_one: int = 8) -> Batch:
-    """Return rows of which few count: of those of rank 1, ``of_rank_one``."""
+def tokens(step: int, of_last_rank: int = 8) -> Batch:
+    """Return rows of which few count: of those of rank 1, ``of_last_rank``."""
     rows = batch(step, 16)
     counts = torch.arange(16) % 3 > 0
-    counts[8 + of_rank_one :] = False
+    counts[8 + of_last_rank :] = False
     return {**rows, "labels": rows["labels"].where(counts, -100)}
 
 
@@ -111,17 +111,17 @@ def of_tokens(model: Any, batch: Batch) -> Any:
     return total, (batch["labels"] >= 0).sum()
 
 
-@pytest.mark.parametrize("of_rank_one", [0, 3, 8])
+@pytest.mark.parametrize("of_last_rank", [0, 3, 8])
 @pytest.mark.parametrize(
-    "how",
+    "manner",
     [
         {"parallelize": DistributedDataParallel},
         {"parallelize": as_it_is, "finish": summed},
         {"parallelize": as_it_is, "finish": averaged, "gradients": "mean"},
     ],
 )
-def test_unequal_numbers_of_tokens(how: Any, of_rank_one: int, process_group: Any) -> None:
-    assert compare(batch=lambda step: tokens(step, of_rank_one), loss=of_tokens, **how).passed
+def test_unequal_numbers_of_tokens(manner: Any, of_last_rank: int, process_group: Any) -> None:
+    assert compare(batch=lambda step: tokens(step, of_last_rank), loss=of_tokens, **manner).passed
 
 
 def unequal(batch: Batch) -> Batch:
@@ -130,19 +130,19 @@ def unequal(batch: Batch) -> Batch:
     return {name: each[chosen] for name, each in batch.items()}
 
 
-def nothing_for_rank_one(batch: Batch) -> Batch:
+def nothing_for_the_last(batch: Batch) -> Batch:
     return batch if dist.get_rank() == 0 else {name: each[:0] for name, each in batch.items()}
 
 
-@pytest.mark.parametrize("split", [unequal, nothing_for_rank_one])
+@pytest.mark.parametrize("split", [unequal, nothing_for_the_last])
 @pytest.mark.parametrize(
-    "how", [{"parallelize": DistributedDataParallel}, {"parallelize": as_it_is, "finish": summed}]
+    "manner", [{"parallelize": DistributedDataParallel}, {"parallelize": as_it_is, "finish": summed}]
 )
-def test_unequal_numbers_of_rows(how: Any, split: Any, process_group: Any) -> None:
-    assert compare(batch=tokens, loss=of_tokens, split=split, **how).passed
+def test_unequal_numbers_of_rows(manner: Any, split: Any, process_group: Any) -> None:
+    assert compare(batch=tokens, loss=of_tokens, split=split, **manner).passed
 
 
-def test_ranks_that_average_a_sum_are_told_of_it(process_group: Any) -> None:
+def test_ranks_that_average_a_sum_learn_of_gradients(process_group: Any) -> None:
     with pytest.raises(
         Parted,
         match=r"gradient of `last\.bias` is 1/2 of the plain model's(.|\n)*average them, pass gradients=\"mean\"",
@@ -150,7 +150,7 @@ def test_ranks_that_average_a_sum_are_told_of_it(process_group: Any) -> None:
         compare(parallelize=as_it_is, finish=averaged, batch=tokens, loss=of_tokens)
 
 
-def test_a_mean_over_unequal_numbers_is_told_of_it(process_group: Any) -> None:
+def test_a_mean_over_unequal_numbers_learns_of_a_sum(process_group: Any) -> None:
     with pytest.raises(Parted, match=r"as with a mean over unequal numbers of tokens: return the sum and the number"):
         compare(batch=tokens)
 

@@ -10,6 +10,7 @@ from tests.parity.parallel.rogues import (
     dtensors,
     edges,
     grids,
+    pairs,
     pipelines,
     replicas,
     sequences,
@@ -33,6 +34,7 @@ ROGUES: dict[str, Rogue] = {
         specialists,
         grids,
         variants,
+        pairs,
     )
     for name, rogue in module.ROGUES.items()
 }

@@ -10,6 +10,7 @@ from tests.parity.parallel.subjects import (
     experts,
     grid,
     megatron,
+    pairs,
     pipeline,
     replicas,
     schedules,
@@ -62,6 +63,8 @@ _CLASSES: tuple[type[Parallel], ...] = (
     variants.ContextRecurrent,
     variants.ExpertsScaled,
     variants.FsdpMuon,
+    pairs.Contrastive,
+    pairs.Decorrelated,
 )
 
 SUBJECTS: dict[str, type[Parallel]] = {kebab(kind.__name__): kind for kind in _CLASSES}
