@@ -13,7 +13,7 @@ from typing import Any
 
 from everyrank.suites.moves.crossing import Crossing, Event
 from everyrank.suites.moves.file import stored
-from everyrank.suites.moves.flow import Flow, Flowing, all_flows
+from everyrank.suites.moves.flow import START, Flow, all_flows, begun
 from everyrank.suites.moves.move import moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.states import SAVED
@@ -27,7 +27,7 @@ def chains_of(player: type[Player], scripts: Iterable[Crossing]) -> set[Chain]:
     moves = moves_of(player)
     found: set[Chain] = set()
     for script in scripts:
-        flowing = Flowing(moves)
+        flowing = begun(player)
         read: list[list[Flow]] = []  # the flows that each event has read
         for event in script.events:
             if not moves[event[0]].apart:
@@ -37,7 +37,7 @@ def chains_of(player: type[Player], scripts: Iterable[Crossing]) -> set[Chain]:
                 found |= {
                     (first, second)
                     for flow, second in zip(flows, read[-1], strict=True)
-                    for first in read[flow.changed_by[2]]  # type: ignore[misc]
+                    for first in (read[flow.changed_by[2]] if flow.changed_by != START else ())  # type: ignore[misc]
                 }
     return found
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from everyrank.suites.moves.move import Writing, moves_of
+from everyrank.suites.moves.move import ALL, Writing, moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.script import Script
 
@@ -32,6 +32,9 @@ _PATIENCE = 12
 
 #: The largest number of scripts that a covering adds: with it, all pairs are there, and nearly all triples.
 _MOST = 96
+
+#: How many scripts a layer of further crossings has at the most.
+_FURTHER = 12
 
 #: What a pair in a row is worth beside a triple, and a move on a model of a kind that it has not met.
 _PAIR, _TRAIT = 60, 8
@@ -91,12 +94,14 @@ def values_of(traits: Mapping[str, Any]) -> frozenset[str]:
 class Covering:
     """What is covered so far, and the scripts that cover it."""
 
-    def __init__(self, player: type[Player], width: int, later: bool = False) -> None:
+    def __init__(self, player: type[Player], width: int, layer: int = ALL) -> None:
         self.player, self.width = player, width
         self.moves = moves_of(player)
+        self.traits = dict(player.traits)
+        for more in player.further[:layer]:
+            self.traits |= more
         self.features = frozenset(player.features)
-        kinds = {name: move.every_kind if later else move.kinds for name, move in self.moves.items()}
-        every = [(name, kind) for name in self.moves for kind in range(len(kinds[name]))]
+        every = [(name, kind) for name, move in self.moves.items() for kind in range(len(move.kinds_up_to(layer)))]
         self.events: list[Event] = [event for event in every if not self.moves[event[0]].apart]
         self.apart: list[Event] = [event for event in every if self.moves[event[0]].apart]
         self.scripts: list[Crossing] = []
@@ -144,7 +149,7 @@ class Covering:
         """Return traits that bring most pairs of values that have not been together; ``further`` ones if in vain."""
         turn = len(self.scripts) + further
         chosen: dict[str, Any] = {}
-        for name, values in self.player.traits.items():
+        for name, values in self.traits.items():
             turned = [values[(number + turn) % len(values)] for number in range(len(values))]
             worth = [self._new({**chosen, name: value}) for value in turned]
             chosen[name] = turned[worth.index(max(worth))]
@@ -338,9 +343,19 @@ class _Line:
 @cache
 def crossings(player: Any, width: int = 3) -> Covering:
     """Return the scripts that cover each pair in a row and each tuple of this width, after those of less width."""
-    covering = Covering(player, width)
+    covering = Covering(player, width, 0)
     if width > 3:
         for script in crossings(player, width - 1).scripts:
             covering.note(script)
     covering.make(len(covering.scripts) + _MOST)
     return covering
+
+
+def further(player: type[Player], scripts: Iterable[Crossing], layer: int) -> list[Crossing]:
+    """Return the scripts of a layer: they cover most of what it has and these scripts have not."""
+    covering = Covering(player, 3, layer)
+    for script in scripts:
+        covering.note(script)
+    before = len(covering.scripts)
+    covering.make(before + _FURTHER)
+    return covering.scripts[before:]

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from everyrank.suites.moves.crossing import Crossing, crossings, events_in, text_of
+from everyrank.suites.moves.crossing import Crossing, crossings, events_in, further, text_of
 from everyrank.suites.moves.flow import flowing
 from everyrank.suites.moves.player import Player
 
@@ -32,12 +32,16 @@ def file_of(player: type[Player]) -> Path:
 def written(player: type[Player]) -> str:
     """Return the text of the file with a player's crossings.
 
-    Those of the full profile follow the others, and then those for flows: an id has the number of its line.
+    Those of the full profile follow the others, then those for flows, and then those of each layer: an id has the
+    number of its line.
     """
     chosen: Any = player
     first, every = crossings(chosen).scripts, crossings(chosen, 4).scripts
     lines = [_line(script, number >= len(first)) for number, script in enumerate(every)]
-    lines += [_line(script, False) for script in flowing(player, first)]
+    more = flowing(player, first)
+    for layer in range(1, len(player.further) + 1):
+        more += further(player, (*first, *more), layer)
+    lines += [_line(script, False) for script in more]
     return "".join(f"{line}\n" for line in lines)
 
 

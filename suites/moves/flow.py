@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everyrank.suites.moves.crossing import Covering, Crossing, Event, State, States
-from everyrank.suites.moves.move import Move, moves_of
+from everyrank.suites.moves.move import ALL, Move, moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.states import SAVED
 
@@ -74,14 +74,14 @@ def begun(player: type[Player]) -> Flowing:
     return Flowing(moves_of(player), dict.fromkeys(kept, (START, None)))
 
 
-def _kept(player: type[Player]) -> set[str]:
-    return {kind for move in _shared(player).values() if SAVED in move.writes for kind in move.reads}
+def _kept(player: type[Player], layer: int = ALL) -> set[str]:
+    return {kind for move in _shared(player, layer).values() if SAVED in move.writes for kind in move.reads}
 
 
-def all_flows(player: type[Player]) -> set[Flow]:
-    """Return the flows that the moves of a player state. Not all are possible."""
-    shared, kept = _shared(player), _kept(player)
-    events = [(move, (name, kind)) for name, move in shared.items() for kind in range(len(move.every_kind))]
+def all_flows(player: type[Player], layer: int = ALL) -> set[Flow]:
+    """Return the flows that the moves of a player state, as crossings of a layer have them. Not all are possible."""
+    shared, kept = _shared(player, layer), _kept(player, layer)
+    events = [(move, (name, kind)) for name, move in shared.items() for kind in range(len(move.kinds_up_to(layer)))]
     loads = [(move, event) for move, event in events if SAVED in move.reads]
     changes = [(kind, event, True) for move, event in events if SAVED not in move.reads for kind in move.writes]
     changes += [(kind, START, False) for kind in kept if player.flows_from_start]
@@ -93,13 +93,13 @@ def all_flows(player: type[Player]) -> set[Flow]:
     return found
 
 
-def _shared(player: type[Player]) -> dict[str, Move]:
-    return {name: move for name, move in moves_of(player).items() if not move.apart}
+def _shared(player: type[Player], layer: int) -> dict[str, Move]:
+    return {name: move for name, move in moves_of(player).items() if move.kinds_up_to(layer) and not move.apart}
 
 
 def flowing(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]:
     """Return a further script for each model that the player has for flows, with flows that these do not have."""
-    wanted = all_flows(player) - flows_of(player, scripts)
+    wanted = all_flows(player, player.flow_layer) - flows_of(player, scripts)
     found = []
     for traits in player.flows:
         script = Crossing(traits, _Row(player, traits, wanted).events())
@@ -113,7 +113,7 @@ class _Row:
     """One script while it is made, by the numbers of its events."""
 
     def __init__(self, player: type[Player], traits: Mapping[str, Any], wanted: Iterable[Flow]) -> None:
-        self.covering = Covering(player, 1, later=True)
+        self.covering = Covering(player, 1, player.flow_layer)
         self.number_of = {event: number for number, event in enumerate(self.covering.events)}
         self.saves = [event for event in self.covering.events if SAVED in self.covering.moves[event[0]].writes]
         self.wanted = set(wanted)

@@ -38,6 +38,8 @@ class Param:
     """Whether no forward ever uses it."""
     zero: bool = False
     """Whether its gradient is always zero."""
+    cancels: bool = False
+    """Whether its gradients on the first two ranks cancel, and others have zero."""
 
 
 #: What a parameter is like: the parameters that stand for it, by a name of their own.

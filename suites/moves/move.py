@@ -12,6 +12,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everyrank.suites.moves.script import Call
 
+#: All layers of crossings.
+ALL = 99
+
 #: What a call needs that makes no sense at its point of a script: no subject has it.
 NEVER = "never"
 
@@ -54,8 +57,8 @@ class Move:
     """The values that are drawn for each argument."""
     kinds: Sequence[Mapping[str, Any]] = ({},)
     """The arguments with which it is crossed. A value may be a function of the outline; None if there is none now."""
-    later: Sequence[Mapping[str, Any]] = ()
-    """Further ones, which came when the crossings stood: only the scripts for flows have them."""
+    further: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Those of the further crossings, by their layer; their numbers follow. A move of a layer has no other kinds."""
     often: int = 1
     """How often it is drawn, beside the others."""
     after: str = ""
@@ -90,18 +93,20 @@ class Move:
                 yield from _needed(needs, outline, arguments, values)
 
     @property
-    def every_kind(self) -> Sequence[Mapping[str, Any]]:
-        return (*self.kinds, *self.later)
-
-    @property
     def required(self) -> list[str]:
         """The arguments without a default."""
         return [name for name, value in self.defaults.items() if value is inspect.Parameter.empty]
 
     def arguments(self, kind: int, outline: Any) -> dict[str, Any] | None:
         """Return the arguments of a kind at this point of a script, or None if there are none."""
-        found = {name: value(outline) if callable(value) else value for name, value in self.every_kind[kind].items()}
+        chosen = self.kinds_up_to()[kind]
+        found = {name: value(outline) if callable(value) else value for name, value in chosen.items()}
         return None if None in found.values() else found
+
+    def kinds_up_to(self, layer: int = ALL) -> list[Mapping[str, Any]]:
+        """Return the kinds of arguments that crossings up to this layer have; the first ones are of layer 0."""
+        later = [kind for number in sorted(self.further) if number <= layer for kind in self.further[number]]
+        return [*self.kinds, *later]
 
 
 def _needed(needs: Needs, outline: Any, given: Mapping[str, Any], values: Mapping[str, Any]) -> Iterable[str]:

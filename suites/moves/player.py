@@ -50,6 +50,9 @@ class Player:
     traits: ClassVar[Mapping[str, tuple[Any, ...]]] = {"size": (3,)}
     """What a model is like, with which moves are crossed: for each trait its values. Traits with the same name and a
     number, such as param1 and param2, have their values in common."""
+    further: ClassVar[tuple[Mapping[str, tuple[Any, ...]], ...]] = ()
+    """For each layer of further crossings, which follow those that are there, the values of some traits; a model
+    without a trait is as it was before that came. So a language grows, and no script of a number changes."""
     named_by: ClassVar[tuple[str, ...]] = ()
     """The traits by which a model is called in the ids of cases; without one, all but the size."""
     called: ClassVar[Mapping[str, str]] = {}
@@ -64,6 +67,8 @@ class Player:
     """For each kind of state that no move changes before a save, or that none reads after, the reason."""
     flows: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The traits of the models on which further crossings are made, for flows of state; see ``flow``."""
+    flow_layer: ClassVar[int] = 0
+    """Up to which layer of further crossings these go; 0 stands for none."""
     flow_length: ClassVar[int] = 18
     """How many moves each of these has, without what shows the effect of the last one."""
     flows_from_start: ClassVar[bool] = False

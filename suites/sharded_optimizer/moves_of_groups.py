@@ -66,7 +66,7 @@ class GroupMoves(TrainingMoves):
             "weight_decay": (None, 0.2),
         },
         kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
-        later=({"bare": True},),
+        further={1: ({"bare": True},)},
         often=4,
         shown_by="train",
         writes=("group", "option"),
@@ -96,12 +96,14 @@ class GroupMoves(TrainingMoves):
             {"factor": 2.0, "group": lambda outline: outline.groups - 1 or None},
             {"option": lambda outline: outline.options[1] if outline.options[1:] else None},
         ),
-        later=(
-            {"option": lambda outline: first_of(outline.further)},
-            {"option": lambda outline: first_of(outline.further), "to": "zero"},
-            {"option": lambda outline: outline.options[1] if outline.options[1:] else None, "to": "zero"},
-            {"to": "default"},
-        ),
+        further={
+            1: (
+                {"option": lambda outline: first_of(outline.further)},
+                {"option": lambda outline: first_of(outline.further), "to": "zero"},
+                {"option": lambda outline: outline.options[1] if outline.options[1:] else None, "to": "zero"},
+                {"to": "default"},
+            )
+        },
         shown_by="train",
         writes=("option",),
         reads=("option", "group"),
@@ -158,7 +160,7 @@ class GroupMoves(TrainingMoves):
         "parity.shard",
         drawn={"anew": (False, True)},
         kinds=(),
-        later=({}, {"anew": True}),
+        further={1: ({}, {"anew": True})},
         shown_by="train",
         writes=("parameter",),
     )

@@ -159,7 +159,7 @@ class StateMoves(GroupMoves):
         then=_used,
         drawn={"rank": lambda outline: range(outline.model.size), "text": KEEPING},
         kinds=(),
-        later=({"rank": lambda outline: outline.model.size - 1, "text": by_model(KEEPING)}, {"rank": 0}),
+        further={1: ({"rank": lambda outline: outline.model.size - 1, "text": by_model(KEEPING)}, {"rank": 0})},
         shown_by="train",
         writes=("gradient", "failed step"),
     )

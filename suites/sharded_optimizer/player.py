@@ -91,6 +91,7 @@ class ShardedPlayer(StateMoves):
     features = FEATURES
     crossings = "crossings.txt"
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flow_layer = 1
     flow_length = 36
     flows_from_start = True
     holes = {

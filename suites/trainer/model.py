@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,12 @@ from torch import nn
 
 #: How many numbers the model takes and returns for a row, the rows of a microbatch, and those of an embedding.
 FEATURES, WIDTH, ROWS, VOCABULARY = 4, 2, 4, 3
+
+#: What the sign of a gradient that cancels comes from: the first column of the inputs, on each rank.
+_SIGNS = (1.0, -1.0)
+
+#: Values at the edges of a dtype, which a model may have at the start: no arithmetic gives them back.
+_EDGES = (-0.0, 2.0**-1060)
 
 #: Parameters with more elements get one factor for each, not one for each and each row.
 _LARGE = 4096
@@ -68,6 +74,8 @@ class Model:
     own_buffer: bool = False
     reordered: tuple[int, ...] = ()
     """Ranks that have registered their parameters in the opposite order."""
+    edges: bool = False
+    """Whether the first elements of each parameter are -0.0 and a subnormal number at the start."""
     losses: bool = True
     """Whether the loss that a step returns is compared."""
 
@@ -86,7 +94,8 @@ class Model:
     def batches(self, module: Any, step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
         """Return the microbatches of a part, for a module which then skips what it skips on that part."""
         module.skips = step.skipped_on(index)
-        return microbatches(step, number, time, index)
+        found = microbatches(step, number, time, index)
+        return [signed(batch, index) for batch in found] if any(param.cancels for param in self.params) else found
 
     def named(self, groups: Sequence[Group], first: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return the first groups of a training with the names of their parameters, each the first one it has."""
@@ -134,8 +143,24 @@ class Trained(nn.Module):
                 # Where a trainer keeps parameters elsewhere, the attribute is a tensor in its place.
                 value: torch.Tensor = functools.reduce(getattr, name.split("."), self)  # type: ignore[assignment]
                 found = term(param, value, x, index + again)
-                out = out + (found * 0.0 if param.zero else found)
+                out = out + (found * 0.0 if param.zero or param.cancels else found)
+                if param.cancels:
+                    out = Cancelling.apply(out, value, x[:1, 0])
         return out
+
+
+class Cancelling(torch.autograd.Function):
+    """Returns its first argument; the gradient of the second has the sign of the third, whatever the loss is."""
+
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor, value: torch.Tensor, sign: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(value, sign)
+        return out.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        value, sign = ctx.saved_tensors
+        return gradients[0], torch.ones_like(value) * (sign.sign() / 8).to(value.dtype), None
 
 
 def term(param: Param, parameter: torch.Tensor, x: torch.Tensor, index: int) -> torch.Tensor:
@@ -160,6 +185,9 @@ def make(made_of: Model, seed: int, frozen: Iterable[int]) -> Trained:
     with torch.random.fork_rng(devices=[]):
         model = Trained(made_of)
     fill(model, seed)
+    for parameter in model.parameters() if made_of.edges else ():
+        for index, edge in zip(range(parameter.numel()), _EDGES, strict=False):
+            parameter.data[tuple(torch.unravel_index(torch.tensor(index), parameter.shape))] = edge
     set_frozen(model, made_of, frozen)
     return model
 
@@ -180,6 +208,13 @@ def layer_names(made_of: Model) -> list[str]:
 def microbatches(step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
     """Return the microbatches of a part, which differ for each move, each step of it and each part."""
     return [_microbatch(step, number, time, index, part) for part in range(step.parts)]
+
+
+def signed(batch: Microbatch, index: int) -> Microbatch:
+    """Return a microbatch whose first column has the sign of a rank; 0 on the third rank and later ones."""
+    inputs = batch.inputs.clone()
+    inputs[:, 0] = inputs[:, 0].abs() * (_SIGNS[index] if index < len(_SIGNS) else 0.0)
+    return replace(batch, inputs=inputs)
 
 
 def _microbatch(step: Step, number: int, time: int, index: int, part: int) -> Microbatch:

@@ -20,6 +20,9 @@ from everyrank.suites.trainer.parameters import digests
 from everyrank.suites.trainer.sides import Sides
 from torch.optim.lr_scheduler import ExponentialLR
 
+#: A number whose gradient is finite, and whose square is not; nor is it in single precision.
+LARGE = "1e200"
+
 
 def _step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
     if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
@@ -49,9 +52,9 @@ def _skipping_needs(
 
 
 def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator[str]:
-    yield {"inf": "infinity", "nan": "nan"}[spoiled]
+    yield "nan" if spoiled == "nan" else "infinity"
     if max_norm:
-        yield "clipped infinity" if spoiled == "inf" else NEVER
+        yield NEVER if spoiled == "nan" else "clipped infinity"
     yield from only_if(not outline.sparse)
 
 
@@ -115,7 +118,7 @@ _STEPS: dict[str, Any] = {
         "skips": lambda outline: often_nothing(subsets(range(outline.count))[1:]),
         "skipped_by": lambda outline: subsets(range(outline.model.size))[1:],
         "rows": lambda outline: often_nothing([*itertools.product((1, 5, 2), repeat=outline.model.size)]),
-        "spoiled": ("",) * 30 + ("inf", "nan"),
+        "spoiled": ("",) * 30 + ("inf", "nan", LARGE),
         "by": lambda outline: range(outline.model.size),
         "waits": (False,) * 15 + (True,),
     },
@@ -130,6 +133,12 @@ _STEPS: dict[str, Any] = {
         _ROWS,
         {"spoiled": lambda outline: "inf" if outline.saved else None, "by": lambda outline: outline.model.size - 1},
     ),
+    "further": {
+        1: (
+            {"spoiled": lambda outline: LARGE if outline.saved else None},
+            {"spoiled": lambda outline: LARGE if outline.saved else None, "max_norm": 0.05},
+        ),
+    },
 }
 
 
@@ -207,8 +216,8 @@ class TrainingMoves(Player):
         """Train for one step, or for several, each on microbatches of its own.
 
         ``skips``: these parameters go unused, on the ranks ``skipped_by`` or on all. ``rows``: how many rows a
-        microbatch of each rank has. ``spoiled``: the targets of rank ``by`` are this value, inf or nan. ``waits``:
-        nothing may change a while after.
+        microbatch of each rank has. ``spoiled``: the targets of rank ``by`` are this value, inf, nan or large.
+        ``waits``: nothing may change a while after.
         """
         sides = self.sides
         step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from everyrank.suites.arena.groups import NAMES_RANKS, own_group
 from everyrank.suites.moves.model import (
@@ -36,6 +36,12 @@ _OPTIMIZERS = (
     "Adadelta-defaults",
     "ASGD-defaults",
 )
+
+#: What a parameter is like, in crossings of any layer.
+_PARAMS = PARAMS | {"cancels": (Param("", (3,), cancels=True),)}
+
+#: Those of further crossings: beside a coarse sum and beside sparse gradients only optimizers without a state go.
+_USUAL = tuple(name for name in _PARAMS if name not in ("fp32", "sparse"))
 
 #: How the parameters are grouped: not at all; in two groups; in one, so that the others are added.
 _GROUPS = ("", "two", "some")
@@ -89,6 +95,10 @@ class TrainerPlayer(ApartMoves):
         "layers": ("one", "two"),
     }
 
+    further: ClassVar[tuple[Mapping[str, tuple[Any, ...]], ...]] = (
+        {"param1": _USUAL, "param2": _USUAL, "param3": _USUAL, "values": ("", "edges")},
+    )
+
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
@@ -105,7 +115,7 @@ class TrainerPlayer(ApartMoves):
         size = traits["size"]
         params = [
             placed(param, name)
-            for _, name, param in params_of(traits, PARAMS)
+            for _, name, param in params_of(traits, _PARAMS)
             if features.issuperset(needed_by(param, size))
         ]
         optimizer, variant = traits["optimizer"].split("-")
@@ -125,6 +135,7 @@ class TrainerPlayer(ApartMoves):
             own_values=start == "values" and own_values,
             own_buffer=start == "buffers" and {"buffers", "own buffers"} <= features,
             reordered=(size - 1,) if start == "orders" and "orders of registration" in features else (),
+            edges=traits.get("values") == "edges",
             losses="losses" in features,
         )
 
@@ -142,6 +153,7 @@ class TrainerPlayer(ApartMoves):
         yield replace(model, optimizer="SGD", variant="lr")
         yield replace(model, optimizer="SGD", variant="momentum")
         yield replace(model, own_values=False, own_buffer=False, reordered=())
+        yield replace(model, edges=False)
         yield replace(model, buffer=False, own_buffer=False)
         yield from with_each(model, plain)
 

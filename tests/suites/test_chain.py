@@ -82,7 +82,13 @@ def test_draws_add_chains_that_no_crossing_has(monkeypatch: pytest.MonkeyPatch) 
     ends = []
 
     @hypothesis.seed(1)
-    @hypothesis.settings(max_examples=60, phases=[hypothesis.Phase.generate], database=None)
+    @hypothesis.settings(
+        max_examples=60,
+        phases=[hypothesis.Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=[*hypothesis.HealthCheck],
+    )
     @hypothesis.given(drawing.scripts_of(_Mill)(2, frozenset()))
     def draw(script: Script) -> None:
         ends.append(tuple(call.move for call in script.moves[-8:]))
