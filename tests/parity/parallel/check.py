@@ -48,9 +48,12 @@ def trained(subject: Parallel, dtype: torch.dtype, steps: int) -> Found:
     found = _named("start", 0, subject.whole(module, lambda parameter: parameter))
     for step in range(steps):
         seen: Found = {}
-        hook = optimizer.register_step_pre_hook(
-            lambda *_, seen=seen: seen.update(subject.whole(module, lambda parameter: parameter.grad))
-        )
+
+        def read(*_: Any, seen: Found = seen) -> None:
+            seen.update(subject.whole(module, lambda parameter: parameter.grad))
+
+        late = subject.reduces_in_step
+        hook = (optimizer.register_step_post_hook if late else optimizer.register_step_pre_hook)(read)
         train = getattr(subject, "step", subject.train)
         result = train(module, optimizer, subject.batch(step))
         hook.remove()
@@ -73,7 +76,7 @@ def reference(subject: Parallel, dtype: torch.dtype, steps: int) -> Found:
         loss.backward()
         result: Any = loss.detach()
         if subject.clip is not None:
-            result = (loss.detach(), nn.utils.clip_grad_norm_(model.parameters(), subject.clip))
+            result = (loss.detach(), _clip(model, subject.clip, subject.epsilon))
         gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
         found |= _scalars(step, result) | _named("gradient", step, gradients)
         optimizer.step()
@@ -82,8 +85,22 @@ def reference(subject: Parallel, dtype: torch.dtype, steps: int) -> Found:
     return found
 
 
+def _clip(model: nn.Module, most: float, epsilon: float) -> torch.Tensor:
+    """Clip as torch does, but for what is added to the norm, and return the norm."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    for gradient in gradients:
+        gradient.mul_((most / (norm + epsilon)).clamp(max=1.0))
+    return norm
+
+
 def _named(kind: str, step: int, tensors: Found) -> Found:
-    return {f"{step} {kind} {name}": tensor.detach().clone() for name, tensor in tensors.items()}
+    return {f"{step} {kind} {name}": _dense(tensor) for name, tensor in tensors.items()}
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.to_dense() if tensor.is_sparse else tensor.clone()
 
 
 def _scalars(step: int, result: Any) -> Found:

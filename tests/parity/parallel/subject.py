@@ -40,6 +40,10 @@ class Parallel:
     #: "rows" if each rank trains on its rows of the batch, "none" if every rank gets the whole batch.
     split: ClassVar[str] = "rows"
     clip: ClassVar[float | None] = None
+    #: What the clip adds to the norm.
+    epsilon: ClassVar[float] = 1e-6
+    #: Whether gradients are what they should be once the optimizer has stepped, and not before.
+    reduces_in_step: ClassVar[bool] = False
     microbatches: ClassVar[int] = 2
     transformer: ClassVar[Sizes] = Sizes()
     rows: ClassVar[int] = 24

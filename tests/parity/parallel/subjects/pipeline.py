@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ class Pipeline(ByHand):
 
     split = "none"
     transformer = Sizes(layers=4)
-    sizes = (2, 4)
+    sizes: ClassVar[tuple[int, ...]] = (2, 4)
     microbatches = 4
 
     @property
