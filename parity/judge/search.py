@@ -11,6 +11,7 @@ from everyrank.parity.judge.evidence import Witnesses, alike, of_all_gradients
 from everyrank.parity.judge.initial import initial
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
+from everyrank.parity.run.lacking import lacks_others
 from everyrank.parity.run.pieces import losses_of_pieces, microbatch_gradients
 from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM
 from everyrank.parity.values.gathers import cut_gradients
@@ -23,6 +24,9 @@ _FAULTS = 3
 
 #: How many tensors are asked whether the same has happened to them.
 _ALIKE = 64
+
+#: Of how many outputs after one it is asked whether its gradient lacks what others' parts of them give back.
+_NEXT = 3
 
 
 class Search:
@@ -99,6 +103,8 @@ class Search:
             return Fault(first, self._own_mean(pattern))
         if first.kind == "gradient" and (clipped := self._clipped(wide, pattern)) is not None:
             return Fault(first, clipped, tuple(each.name for each in others if each.kind == first.kind))
+        if first.kind == "activation-gradient" and pattern is None:
+            pattern = self._lacking(wide, first)
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
         return Fault(first, self._of_the_optimizer(wide, first, pattern), tuple(same))
@@ -122,6 +128,21 @@ class Search:
             return None
         words = "and not of the whole tensor, on which the optimizer looks at more than an element"
         return Fit("of-parts", f"is made of each rank's part of the gradient, {words}")
+
+    def _lacking(self, wide: Pass, first: Deviation) -> Fit | None:
+        """Return that a gradient lacks what other ranks' parts of the next output give back, if it does."""
+        training = self._training
+        if first.step or training.setup.one_rank or not training.truth.exact:
+            return None
+        order = [*dict.fromkeys(output[0] for output in training.truth.store.notes[FORWARD])]
+        factor = wide.judged[-1].convention or 1.0
+        for later in order[order.index(first.name) + 1 :][:_NEXT]:
+            mine = training.ranks.rank in first.ranks
+            lacks = mine and lacks_others(training.setup, wide.trace, first.name, later, factor)
+            if training.ranks.decide(lacks, lambda every: all(every[rank] for rank in first.ranks)):
+                words = f"lacks what other ranks' parts of the output of `{later}` give back"
+                return Fit("lacks-others", f"{words}, on {ranks_text(first.ranks)}")
+        return None
 
     def _own_mean(self, pattern: Fit) -> Fit:
         """Return what is said of a loss that is another number, while all that is trained is right."""

@@ -214,8 +214,9 @@ class Activations:
 
     def _factor_of(self, mine: torch.Tensor, piece: torch.Tensor) -> float:
         """Return the factor of gradients of outputs; if none was seen, the one that gives a wrong one its size."""
-        if self._factor is not None:
-            return self._factor
+        known = self._factor if self._convention.factor is None else self._convention.factor
+        if known is not None:
+            return known
         sizes = [float(torch.linalg.vector_norm(each.double())) for each in (mine, piece)]
         if not all(sizes):
             return 1.0
@@ -238,7 +239,7 @@ class Activations:
             return
         factor = multiple(mine, piece) if seat[0] == BACKWARD else 1.0
         if (self._step, seat) in self._convention.apart:
-            factor = self._factor or 1.0
+            factor = self._convention.factor or 1.0
         error = distance(mine.double() / (factor or 1.0), piece) / scale(self._store, key)
         self._seen.parts[seat] = known
         self._seen.note(key, error)

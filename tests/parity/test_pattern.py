@@ -238,3 +238,13 @@ def test_any_number_is_a_multiple_of_any_other() -> None:
 )
 def test_a_loss_or_a_norm_has_a_pattern(numbers: list[float], own: list[float], pattern: str) -> None:
     assert of_numbers(numbers, 2.0, 2, own).id == pattern
+
+
+def test_parts_without_a_mean_explain_nothing() -> None:
+    nothing = torch.full(SHAPE, float("nan"), dtype=torch.float64)
+    assert found(random(7), random(7), pieces=lambda: [[G1, nothing]]) is None
+
+
+def test_a_table_that_is_right_but_for_rounding_has_no_rows_of_zeros() -> None:
+    near = TRUTH + 1e-8
+    assert found(near, near) is None

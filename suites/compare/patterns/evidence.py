@@ -144,6 +144,8 @@ class AllRanks:
         rank = self.wrong[0]
         if len(self.held[rank].ids) <= len(pieces):
             return []  # As many factors as values give any values.
+        if not (columns(rank).isfinite().all() and self.held[rank].values.isfinite().all()):
+            return []  # A part without a token has no mean.
         solved = torch.linalg.lstsq(columns(rank), self.held[rank].values.double()[:, None]).solution[:, 0]
         if not torch.isfinite(solved).all() or not self.explains(lambda rank: columns(rank) @ solved):
             return []

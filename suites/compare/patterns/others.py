@@ -190,6 +190,8 @@ class ZeroRows(Pattern):
             if held.values[torch.isin(rows, mine)].any() or not held.values.any():
                 return None
             zero |= {*mine.tolist()}
+        if not zero:
+            return None
         names = sorted(zero)
         location = f"row {names[0]}" if len(names) == 1 else f"{len(names)} rows, the first is {names[0]},"
         return f"is zero in {location} of {len(seen.whole)}, and right in the others, on {seen.location}"

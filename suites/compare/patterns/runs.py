@@ -121,6 +121,22 @@ class OfParts(Pattern):
     )
 
 
+class LacksOthers(Pattern):
+    """A gradient lacks what other ranks give back: what went to all of them came back from one alone.
+
+    An all-gather has a backward that returns this rank's slice and adds up nothing, a state or a key that is handed
+    to the next rank is detached, or a broadcast has no backward. The forward is right, and so is the loss. Parity
+    repeats the plain model's backward with the gradient of the next output cut to what the rank has of it.
+    """
+
+    id = "lacks-others"
+    rogue = "hands-over-without-a-backward"
+    example = (
+        "parity: gradient of the output of `blocks.1.attention.v` lacks what other ranks' parts of the output of "
+        "`blocks.1.attention.core` give back, on rank 0 (step 1, fp64 and fp32)"
+    )
+
+
 class OtherDtypeOnly(Pattern):
     """The deviation is there in one dtype, and in another it is not, although rounding there would not hide it.
 
@@ -138,4 +154,15 @@ class OtherDtypeOnly(Pattern):
     )
 
 
-PATTERNS = (Clipped(), Twice(), Anew(), Decay(), Groups(), Rows(), NoneAsZero(), OfParts(), OtherDtypeOnly())
+PATTERNS = (
+    Clipped(),
+    Twice(),
+    Anew(),
+    Decay(),
+    Groups(),
+    Rows(),
+    NoneAsZero(),
+    OfParts(),
+    LacksOthers(),
+    OtherDtypeOnly(),
+)

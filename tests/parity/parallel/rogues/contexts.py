@@ -91,8 +91,9 @@ class _CutGradients(GatheringCore):
 
 @ROGUES.add(
     "Megatron-LM#1464: wrong gradients of keys and values under context parallelism",
-    "activation-gradient gradient",
-    "blocks.1.attention*",
+    "activation-gradient",
+    "blocks.1.attention.v",
+    "lacks-others",
 )
 class CutsGradientsOfKeys(Context):
     core = _CutGradients

@@ -114,6 +114,7 @@ class _Sliced(GatheringColumn):
     "common mistake: the gathered input's gradient is cut, and not summed before",
     "activation-gradient",
     "norm blocks.* head",
+    "lacks-others",
 )
 class CutsGradientsWithoutASum(MegatronSequence):
     column = _Sliced

@@ -124,8 +124,9 @@ class _HandsOverAConstant(HandedOver):
 
 @ROGUES.add(
     "common mistake: a state that is handed over has no backward",
-    "activation-gradient gradient",
-    "blocks.1.attention*",
+    "activation-gradient",
+    "blocks.1.attention.v",
+    "lacks-others",
 )
 class HandsOverWithoutABackward(ContextRecurrent):
     handed = _HandsOverAConstant
