@@ -26,9 +26,19 @@ _HAND_ON = frozenset({"__torch_dispatch__", "__torch_function__", "apart", "watc
 #: Functions of ours that run the user's code or reach other ranks: what torch raises there is none of our faults.
 _RUN_THEIRS = frozenset(
     {
-        *("_backward", "_loop", "_made", "_microbatches", "_number", "_returned", "_train", "_weight_of_parts"),
+        *(
+            "_backward",
+            "_loop",
+            "_losses",
+            "_made",
+            "_microbatches",
+            "_number",
+            "_returned",
+            "_train",
+            "_weight_of_parts",
+        ),
         *("all_ranks", "checked", "close", "decide", "fresh", "gather", "in_lone_world", "lone_world"),
-        *("running_in", "whole_batch"),
+        *("running_in", "share_of", "whole_batch"),
     }
 )
 

@@ -21,6 +21,7 @@ from everyrank.parity.run.plain import (
     PARAMETER,
     RATES,
     START,
+    STATE,
     Key,
     scale,
 )
@@ -28,6 +29,7 @@ from everyrank.parity.run.store import Store
 from everyrank.parity.values.parts import Part, locate
 from everyrank.parity.values.watch import Output
 from everyrank.suites.compare.patterns.fit import Fit
+from everyrank.suites.compare.patterns.texts import ranks_text
 
 #: The kinds of tensors, in the order of a step.
 KINDS = ("initialization", "forward", "loss", "activation-gradient", "gradient", "norm", "update")
@@ -172,7 +174,7 @@ def _share_of(error: float, allowed: float | None) -> float:
 
 def kind_of(key: Key) -> str:
     """Return the kind of a value, in the words of a report."""
-    if key[0] in (PARAMETER, BUFFER):
+    if key[0] in (PARAMETER, BUFFER, STATE):
         return "initialization" if key[1] == START else "update"
     return {FORWARD: "forward", BACKWARD: "activation-gradient", GRADIENT: "gradient"}.get(key[0], str(key[0]))
 
@@ -190,7 +192,7 @@ def _held(step: int, seen: list[Seen], limit: Limit) -> Iterator[Deviation]:
     right: dict[Key, set[int]] = {}
     for rank, each in enumerate(seen):
         for key, error in each.errors.items():
-            if key[0] not in (GRADIENT, PARAMETER, BUFFER):
+            if key[0] not in (GRADIENT, PARAMETER, BUFFER, STATE):
                 continue
             allowed = limit(key)
             if allowed is None:
@@ -206,8 +208,13 @@ def _held(step: int, seen: list[Seen], limit: Limit) -> Iterator[Deviation]:
             continue  # The ranks that step with it have it right: others reduce to an owner.
         if key[0] == PARAMETER and key[1] != START and key[2] in gradients:
             continue  # The optimizer did with a wrong gradient what it had to.
-        worst = max(errors.values())
-        yield Deviation(kind_of(key), key[2], step, worst, limit(key) or 0.0, tuple(sorted(errors)), key)
+        if key[0] == STATE and key[2] in gradients | updated:
+            continue  # It is made of these.
+        worst, ranks, kept = max(errors.values()), tuple(sorted(errors)), None
+        if key[0] == STATE:
+            words = f"is right, but the optimizer's `{key[3]}` of it is not the plain one's on {ranks_text(ranks)}"
+            kept = Fit("", words)
+        yield Deviation(kind_of(key), key[2], step, worst, limit(key) or 0.0, ranks, key, pattern=kept)
 
 
 @dataclass(frozen=True)

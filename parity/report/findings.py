@@ -12,7 +12,7 @@ from everyrank.parity.judge.steps import Deviation, Fault, Judged, in_order
 from everyrank.parity.judge.training import Pass, Training
 from everyrank.parity.report.report import Finding, Line, Report
 from everyrank.parity.run.activations import LIMIT
-from everyrank.parity.run.plain import START
+from everyrank.parity.run.plain import START, STATE
 from everyrank.parity.run.truth import unequal_parts
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text, short
@@ -43,7 +43,8 @@ def findings(
             first = each.judged[-1].deviations[0]
             pattern = search.pattern(each, first)
             if pattern is None or not pattern.id:
-                words = f"differs in {short(dtype)}, and not in {short(truth.dtype)}"
+                kept = pattern.text if pattern is not None and first.key[0] == STATE else "differs"
+                words = f"{kept} in {short(dtype)}, and not in {short(truth.dtype)}"
                 pattern = Fit("other-dtype-only", words)
             found.append(_finding(first, pattern, (short(dtype),), ()))
     return found

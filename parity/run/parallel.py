@@ -125,6 +125,7 @@ class Rank:
         self._tensors.clipped_late(number)
         self._tensors.parameters(number, self._agrees)
         self._tensors.forget_unseen(number, self._differs)
+        self._tensors.states(number, self._parallel.optimizer)
         for kind in (LOSS, NORM):
             if (kind, "") in self._healed:
                 setattr(self._seen, kind, None)

@@ -28,7 +28,7 @@ from torch import nn
 Key = tuple[Any, ...]
 
 FORWARD, BACKWARD, GRADIENT, PARAMETER, BUFFER = "forward", "backward", "gradient", "parameter", "buffer"
-LOSS, NORM, NUMBER, RATES, WEIGHT = "loss", "norm", "number", "rates", "weight of parts"
+LOSS, NORM, NUMBER, RATES, STATE, WEIGHT = "loss", "norm", "number", "rates", "state", "weight of parts"
 
 #: The number of the step before the first: the initialization.
 START = -1
@@ -64,7 +64,7 @@ class Keeper:
             BACKWARD: self.backward,
             "too large": self.too_large,
             "buffers": self.buffers,
-            **{f"largest {kind}": {} for kind in (GRADIENT, BACKWARD)},
+            **{f"largest {kind}": {} for kind in (GRADIENT, BACKWARD, STATE)},
         }
 
     @aside
@@ -84,9 +84,9 @@ class Keeper:
         most = self.writer.write_output(key, value) if is_output else self.writer.write(key, value)
         if most is None:
             self.too_large.add(key[2][0])
-        elif key[0] in (GRADIENT, BACKWARD):
+        elif key[0] in (GRADIENT, BACKWARD, STATE):
             largest = self.writer.notes[f"largest {key[0]}"]
-            largest[key[1]] = max(largest.get(key[1], 0.0), most)
+            largest[_together(key)] = max(largest.get(_together(key), 0.0), most)
 
 
 @dataclass
@@ -107,14 +107,19 @@ class Noise:
             self.errors[key] = max(self.errors.get(key, 0.0), relative)
 
 
+def _together(key: Key) -> Any:
+    """Return what gradients of a step have alike, or what an optimizer keeps under one name."""
+    return key[3] if key[0] == STATE else key[1]
+
+
 def scale(store: Store, key: Key) -> float:
     """Return what an error of this tensor is relative to.
 
     A gradient that is zero but for rounding, as that of a key's bias, is measured by the largest gradient.
     """
     largest = store.largest(key)
-    if key[0] in (GRADIENT, BACKWARD):
-        return max(largest, 1e-6 * float(store.notes[f"largest {key[0]}"].get(key[1], 0.0)), 1e-300)
+    if key[0] in (GRADIENT, BACKWARD, STATE):
+        return max(largest, 1e-6 * float(store.notes[f"largest {key[0]}"].get(_together(key), 0.0)), 1e-300)
     if key[0] == PARAMETER and key[1] != START:
         before = store.largest((PARAMETER, START, key[2]))
         return max(largest, before, 1e-12)
@@ -200,6 +205,10 @@ def _train(
                     each.step()
         model.optimizer.end()
         _parameters(recorder, model, step)
+        if step == setup.steps - 1:
+            for name, parameter in model.parameters.items():
+                for kind, value in model.optimizer.state_of(parameter):
+                    recorder.value((STATE, step, name, kind), value)
 
 
 def rates(optimizer: Optimizers) -> tuple[float, ...]:

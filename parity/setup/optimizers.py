@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.values.names import Rename, known_name, plain_name
+from everyrank.parity.values.tree import has_numbers, local
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -45,6 +46,15 @@ class Optimizers:
         """What fused optimizers divide gradients by, of a GradScaler."""
         scales = (getattr(each, "grad_scale", None) for each in self.each)
         return float(next((scale for scale in scales if scale is not None), 1.0))
+
+    def state_of(self, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield what an optimizer keeps of each element of a parameter, as moments or an average, under its name."""
+        whole = local(parameter.detach())
+        for each in self.each:
+            state = getattr(each, "state", None)
+            for name, value in state[parameter].items() if isinstance(state, Mapping) and parameter in state else ():
+                if isinstance(value, torch.Tensor) and has_numbers(value) and local(value).shape == whole.shape:
+                    yield str(name), local(value.detach())
 
     def step(self) -> None:
         for each in self.each:

@@ -16,6 +16,7 @@ from tests.parity.parallel.subjects.replicas import (
     SummedByHooks,
     ZeroByHand,
 )
+from tests.parity.parallel.subjects.teachers import AveragesBefore, Teacher
 
 ROGUES = Rogues()
 
@@ -178,3 +179,8 @@ class ForgetsItsState(ZeroByHand):
     def inner(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         self.optimizers = (super().inner(params),)
         return self.optimizers[0]
+
+
+@ROGUES.add("common mistake: a teacher's average is taken before the step, one step late", "update")
+class AveragesWeightsBeforeTheStep(Teacher):
+    ranks_optimizer = AveragesBefore

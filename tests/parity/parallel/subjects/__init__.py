@@ -17,6 +17,7 @@ from tests.parity.parallel.subjects import (
     schedules,
     sharded,
     variants,
+    teachers,
 )
 
 _CLASSES: tuple[type[Parallel], ...] = (
@@ -89,6 +90,7 @@ _CLASSES: tuple[type[Parallel], ...] = (
     everyday.PipelineOfOne,
     everyday.ContextStriped,
     everyday.MegatronRecomputed,
+    teachers.Teacher,
 )
 
 SUBJECTS: dict[str, type[Parallel]] = {kebab(kind.__name__): kind for kind in _CLASSES}
