@@ -58,6 +58,8 @@ def trained(subject: Parallel, dtype: torch.dtype, steps: int) -> Found:
         result = train(module, optimizer, subject.batch(step))
         hook.remove()
         found |= _scalars(step, result) | _named("gradient", step, seen) | _end(subject, module, step)
+        averages = subject.whole(module, lambda parameter: optimizer.state.get(parameter, {}).get("ema"))
+        found |= _named("average", step, averages)
     return found
 
 
@@ -82,6 +84,8 @@ def reference(subject: Parallel, dtype: torch.dtype, steps: int) -> Found:
         optimizer.step()
         optimizer.zero_grad()
         found |= _named("end", step, dict(model.named_parameters()) | dict(model.named_buffers()))
+        kept = {name: optimizer.state.get(each, {}).get("ema") for name, each in model.named_parameters()}
+        found |= _named("average", step, {name: each for name, each in kept.items() if each is not None})
     return found
 
 

@@ -77,7 +77,9 @@ class Contrastive(Parallel):
     parallel: ClassVar[type[PairLoss]]
 
     def model(self) -> nn.Module:
-        return TwoSides(self.transformer.vocabulary, self.plain())
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            return TwoSides(self.transformer.vocabulary, self.plain())
 
     def parallelize(self, model: Any) -> Any:
         model.loss.__class__, model.loss.rank = self.parallel, self.rank
