@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
+from everyrank.fixtures.optimizers import row
 from everyrank.model.counts import count
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import first_of, move, only_if
+from everyrank.suites.moves.options import can_be_set, set_option
 from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
 from everyrank.suites.sharded_optimizer.outline import Outline
 
@@ -34,22 +35,7 @@ def _adding_needs(outline: Outline, count: int, bare: bool, weight_decay: float 
 
 
 def _set_needs(outline: Outline, option: str, to: str) -> Sequence[str]:
-    return only_if(isinstance(_set_to(outline, option, to), (bool, int, float)))
-
-
-def _set_to(outline: Outline, option: str, to: str) -> Any:
-    return 0.0 if to == "zero" else outline.defaults.get(option)
-
-
-def _changed(value: Any, factor: float, to: Any = None) -> Any:
-    """Return an option multiplied, a flag turned over, or decay rates halved; 0 becomes an eighth. Or ``to``."""
-    if to is not None:
-        return type(value)(to)
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, (tuple, list)):
-        return tuple(part / 2 for part in value)
-    return value * factor or 0.125
+    return only_if(can_be_set(row(outline.model.optimizer).optimizer, option, to))
 
 
 class GroupMoves(TrainingMoves):
@@ -113,12 +99,7 @@ class GroupMoves(TrainingMoves):
 
         ``to``: set it to ``zero``, or to the ``default`` of the optimizer's class.
         """
-        value = _set_to(Outline(self.model), option, to) if to else None
-        for each in self.both_groups(group):
-            if torch.is_tensor(each[option]):
-                each[option].fill_(each[option] * factor if value is None else value)
-            else:
-                each[option] = _changed(each[option], factor, value)
+        set_option(self.both_groups(group), option, factor, row(self.model.optimizer).optimizer, to)
 
     def both_groups(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a group of the reference, and that of the subject, if it has ``param_groups``."""

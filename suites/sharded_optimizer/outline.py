@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.moves.model import ModelOutline
+from everyrank.suites.moves.options import defaults_of, further
 from everyrank.suites.sharded_optimizer.model import Model, Param
 
 #: A subject is not asked for a feature if an entry of its ledger or of its lacks matches these cases.
@@ -39,9 +39,8 @@ FEATURES = {
     "errors in a class of the user's own": "errors.rank[step-*]",
 }
 
-#: Options that are changed by hand; and further ones, of which an optimizer has a few at most.
+#: Options that are changed by hand.
 OPTIONS = ("lr", "weight_decay", "maximize", "betas")
-FURTHER = ("momentum", "dampening", "nesterov", "alpha", "rho", "lr_decay")
 
 
 @dataclass
@@ -98,18 +97,14 @@ class Outline(ModelOutline[Model]):
     @property
     def options(self) -> Sequence[str]:
         """The options that can be changed. No optimizer adds a weight decay to a sparse gradient."""
-        known = self.defaults.keys() - ({"weight_decay"} if self.tables else set())
+        kind: Any = row(self.model.optimizer).optimizer
+        known = defaults_of(kind).keys() - ({"weight_decay"} if self.tables else set())
         return [name for name in OPTIONS if name in known]
 
     @property
     def further(self) -> Sequence[str]:
-        return [name for name in FURTHER if name in self.defaults and not self.tables]
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The optimizer's arguments by name, each with its default."""
-        kind: Any = row(self.model.optimizer).optimizer
-        return {each.name: each.default for each in inspect.signature(kind).parameters.values()}
+        """Further options that can be changed; of a table, no sparse gradient takes them."""
+        return [] if self.tables else further(row(self.model.optimizer).optimizer)
 
 
 def needed_by(param: Param, model: Model) -> Iterator[str]:

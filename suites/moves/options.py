@@ -1,0 +1,52 @@
+"""The options of an optimizer's groups, by the signature of its class, and how scripts change them by hand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+#: Options of few optimizers, which can be changed at any time.
+FURTHER = ("momentum", "dampening", "nesterov", "alpha", "rho", "lr_decay")
+
+
+def defaults_of(kind: Any) -> dict[str, Any]:
+    """Return the arguments of an optimizer's class by name, each with its default."""
+    return {each.name: each.default for each in inspect.signature(kind).parameters.values()}
+
+
+def further(kind: Any) -> list[str]:
+    """Return those of ``FURTHER`` that an optimizer has."""
+    known = defaults_of(kind)
+    return [name for name in FURTHER if name in known]
+
+
+def can_be_set(kind: Any, option: str, to: str) -> bool:
+    """Return whether ``set_option`` can set it so."""
+    return isinstance(_value(kind, option, to), (int, float))
+
+
+def _value(kind: Any, option: str, to: str) -> Any:
+    return 0.0 if to == "zero" else defaults_of(kind).get(option)
+
+
+def set_option(groups: Collection[dict[str, Any]], option: str, factor: float, kind: Any, to: str = "") -> None:
+    """Multiply an option by hand; turn a flag over, and halve decay rates; 0 becomes an eighth.
+
+    ``to``: set it to ``zero``, or to the ``default`` of this class of optimizers.
+    """
+    for group in groups:
+        value = group[option]
+        changed = type(value)(_value(kind, option, to)) if to and not torch.is_tensor(value) else None
+        if torch.is_tensor(value):
+            value.fill_(_value(kind, option, to) if to else value * factor)
+        elif changed is not None:
+            group[option] = changed
+        elif isinstance(value, bool):
+            group[option] = not value
+        elif isinstance(value, (tuple, list)):
+            group[option] = tuple(part / 2 for part in value)
+        else:
+            group[option] = value * factor or 0.125
