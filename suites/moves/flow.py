@@ -146,8 +146,12 @@ class _Row:
     def _patterns(self) -> Iterator[tuple[int, ...]]:
         for flow in self.wanted:
             changed = () if flow.changed_by == START else (flow.changed_by,)
+            # What has to come before the reader: a context is held before a step takes its gradients from there.
+            reader = self.covering.moves[flow.read_by]
+            first = ((reader.after, 0),) if reader.after and SAVED not in reader.reads else ()
             for back in [()] if flow.load is None else [(save, flow.load) for save in self.saves]:
-                yield tuple(self.number_of[event] for event in (*changed, *back, (flow.read_by, 0)))
+                for before in {(), first}:
+                    yield tuple(self.number_of[event] for event in (*changed, *back, *before, (flow.read_by, 0)))
 
     def _worth(self, numbers: tuple[int, ...]) -> float:
         state: State | None = self.state

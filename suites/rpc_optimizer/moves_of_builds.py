@@ -105,6 +105,10 @@ class BuildMoves(ErrorMoves):
     )
     def renew(self, by: int = 0, other_rate: bool = False) -> None:
         """Drop an optimizer, so that no owner keeps it, and build it anew, without its state."""
+        self.build_anew(by, other_rate)
+
+    def build_anew(self, by: int, other_rate: bool) -> None:
+        """Replace an optimizer, on both sides, by one without its state."""
         sides, made = self.sides, self.model.optimizers[by]
         if self.is_client(by):
             before = {

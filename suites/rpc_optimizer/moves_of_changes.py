@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from everyrank.suites.moves.move import first_of, move, only_if
+from everyrank.suites.moves.options import can_be_set, further, set_option
 from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, not_held, numbers
 from everyrank.suites.rpc_optimizer.outline import Outline
 from everyrank.suites.rpc_optimizer.owners import leave_gradient
+
+
+def _further(outline: Outline) -> str | None:
+    return next(iter([] if outline.model.sparse else further(outline.model.optimizers[0].row.optimizer)), None)
+
+
+def _changing_needs(outline: Outline, by: int, option: str) -> Sequence[str]:
+    known = outline.client((by,)) is not None
+    return only_if(known and option in (*outline.options(by), *further(outline.model.optimizers[by].row.optimizer)))
 
 
 def _turned(outline: Outline, param: int) -> None:
@@ -19,22 +30,32 @@ class ChangeMoves(StepMoves):
 
     @move(
         "surface",
-        needs=lambda outline, by, option: only_if(
-            outline.client((by,)) is not None and option in outline.options(by)
-        ),
+        needs=_changing_needs,
+        needs_of={
+            "to": lambda outline, by, option, to: only_if(
+                can_be_set(outline.model.optimizers[by].row.optimizer, option, to)
+            ),
+        },
         drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
         kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
+        later=(
+            {"option": _further},
+            {"option": _further, "to": "zero"},
+            {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None, "to": "zero"},
+            {"to": "default"},
+        ),
         shown_by="step",
         writes=("option",),
         reads=("option",),
     )
-    def change(self, option: str = "lr", factor: float = 0.5, by: int = 0) -> None:
-        """Multiply an option by hand, if the subject has ``param_groups``."""
+    def change(self, option: str = "lr", factor: float = 0.5, by: int = 0, to: str = "") -> None:
+        """Multiply an option by hand, if the subject has ``param_groups``.
+
+        ``to``: set it to ``zero``, or to the ``default`` of the optimizer's class.
+        """
 
         def set_in(optimizer: Any) -> None:
-            for group in optimizer.param_groups:
-                value = group[option]
-                group[option] = not value if isinstance(value, bool) else value * factor or 0.125
+            set_option(optimizer.param_groups, option, factor, self.model.optimizers[by].row.optimizer, to)
 
         if not self.refused(by, set_in):
             set_in(self.sides.references[by])
@@ -76,14 +97,26 @@ class ChangeMoves(StepMoves):
         for tensor in self.sides.both(param):
             tensor.requires_grad_(required)
 
-    @move("parity.trajectory", shown_by="step", writes=("parameter",))
-    def overwrite(self) -> None:
-        """Let each owner give its parameters other values, as a checkpoint that is loaded does."""
+    @move(
+        "parity.trajectory",
+        drawn={"anew": (False, True)},
+        later=({"anew": True},),
+        shown_by="step",
+        writes=("parameter",),
+    )
+    def overwrite(self, anew: bool = False) -> None:
+        """Let each owner give its parameters other values, as a checkpoint that is loaded does.
+
+        ``anew``: in new memory, by ``.data``.
+        """
         sides = self.sides
         for number in range(len(sides.twins)):
             if self.model.tensor(number) == number:
                 for tensor in sides.both(number):
-                    tensor.detach().mul_(-0.5)
+                    if anew:
+                        tensor.data = tensor.data * -0.5
+                    else:
+                        tensor.detach().mul_(-0.5)
 
     @move(
         "owned.only",

@@ -118,16 +118,20 @@ class PartMoves(BuildMoves):
     @move(
         "surface",
         needs=lambda outline, by: only_if(by in outline.saved),
-        drawn={"by": numbers},
+        needs_of={"fresh": "dropped optimizers"},
+        drawn={"by": numbers, "fresh": (False, True)},
+        later=({"fresh": True},),
         often=2,
         after="save",
         shown_by="step",
         writes=("optimizer state", "step count", "option"),
         reads=("saved state",),
     )
-    def load(self, by: int = 0) -> None:
-        """Load the last copy of an optimizer's state dict."""
+    def load(self, by: int = 0, fresh: bool = False) -> None:
+        """Load the last copy of an optimizer's state dict; ``fresh``: into one that is built anew."""
         if by in self.saved:
+            if fresh:
+                self.build_anew(by, other_rate=True)
             ours, reference = copy.deepcopy(self.saved[by])
             if not self.refused(by, lambda optimizer: optimizer.load_state_dict(ours)):
                 self.sides.references[by].load_state_dict(reference)

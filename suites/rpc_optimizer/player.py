@@ -58,6 +58,29 @@ _SECOND = ("", "same", "client", "rest", "reversed", "class")
 #: The dtypes, and how ids call them.
 _DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "complex128": "complex"}
 
+#: Models for flows of state: in half of them one owner has all, so that two steps may meet there.
+_FLOW_TRAITS = (
+    *("size", "optimizer", "own", "second", "client", "given"),
+    *("owners", "param1", "param2", "param3", "dtype"),
+)
+_FLOWS = (
+    (3, "SGD-momentum", "planted", "same", 0, "named", "one", "plain", "scalar", "transposed", "float64"),
+    (3, "Adam-everything", "planted", "client", 1, "positional", "each", "plain", "frozen", "rows", "float32"),
+    (3, "SGD-everything", "planted", "same", 1, "explicit", "one", "large", "zero", "again", "bfloat16"),
+    (3, "AdamW-weight-decay", "planted", "rest", 0, "named", "two", "empty", "plain", "equal", "float64"),
+    (3, "Adagrad-lr", "planted", "same", 0, "named", "one", "plain", "repeated", "sparse", "float64"),
+    (3, "RMSprop-everything", "planted", "reversed", 0, "named", "one", "rows", "plain", "nobody", "float64"),
+    (3, "NAdam-defaults", "planted", "same", 0, "explicit", "each", "plain", "equal", "scalar", "float64"),
+    (3, "SGD-momentum", "planted", "same", 1, "named", "two", "plain", "plain", "again", "complex128"),
+    (3, "Adam-everything", "planted", "same", 0, "named", "one", "transposed", "plain", "large", "bfloat16"),
+    (3, "SGD-everything", "planted", "same", 0, "positional", "one", "rows", "plain", "zero", "float32"),
+    (3, "Adadelta-defaults", "planted", "same", 1, "named", "one", "scalar", "plain", "frozen", "float64"),
+    (3, "SGD-lr", "signed", "class", 0, "named", "each", "plain", "again", "scalar", "float64"),
+    (3, "SGD-weight-decay", "planted", "same", 1, "named", "some", "plain", "equal", "zero", "float64"),
+    (3, "Adamax-defaults", "planted", "same", 0, "named", "one", "plain", "large", "rows", "float32"),
+    (3, "SGD-everything", "planted", "same", 1, "named", "one", "plain", "equal", "transposed", "float64"),
+)
+
 
 class RpcPlayer(PartMoves):
     """Subject and reference of ``rpc-optimizer``."""
@@ -66,9 +89,12 @@ class RpcPlayer(PartMoves):
     crossings = "crossings.txt"
     holes = {
         "buffer": "an optimizer has none",
-        "group": "open: no move adds a group",
+        "group": "build takes a flat list of RRefs, as torch's DistributedOptimizer does, which adds no group either",
         "generator": "no optimizer of torch draws numbers",
     }
+    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flow_length = 64
+    flows_from_start = True
     outline = Outline
     drawing = "everyrank.suites.rpc_optimizer.drawing:ModelDrawing"
     named_by = ("optimizer", "dtype", "param1", "param2", "param3")
