@@ -38,12 +38,14 @@ class ChangeMoves(StepMoves):
         },
         drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
         kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
-        later=(
-            {"option": _further},
-            {"option": _further, "to": "zero"},
-            {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None, "to": "zero"},
-            {"to": "default"},
-        ),
+        further={
+            1: (
+                {"option": _further},
+                {"option": _further, "to": "zero"},
+                {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None, "to": "zero"},
+                {"to": "default"},
+            )
+        },
         shown_by="step",
         writes=("option",),
         reads=("option",),
@@ -100,7 +102,7 @@ class ChangeMoves(StepMoves):
     @move(
         "parity.trajectory",
         drawn={"anew": (False, True)},
-        later=({"anew": True},),
+        further={1: ({"anew": True},)},
         shown_by="step",
         writes=("parameter",),
     )

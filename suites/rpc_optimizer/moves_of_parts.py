@@ -120,7 +120,7 @@ class PartMoves(BuildMoves):
         needs=lambda outline, by: only_if(by in outline.saved),
         needs_of={"fresh": "dropped optimizers"},
         drawn={"by": numbers, "fresh": (False, True)},
-        later=({"fresh": True},),
+        further={1: ({"fresh": True},)},
         often=2,
         after="save",
         shown_by="step",

@@ -93,6 +93,7 @@ class RpcPlayer(PartMoves):
         "generator": "no optimizer of torch draws numbers",
     }
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flow_layer = 1
     flow_length = 64
     flows_from_start = True
     outline = Outline

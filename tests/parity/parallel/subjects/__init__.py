@@ -16,8 +16,8 @@ from tests.parity.parallel.subjects import (
     replicas,
     schedules,
     sharded,
-    variants,
     teachers,
+    variants,
 )
 
 _CLASSES: tuple[type[Parallel], ...] = (
