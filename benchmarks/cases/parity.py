@@ -48,7 +48,7 @@ def plain(setup, cut):
         for part in parts(cut.apply(setup.whole_batch(step, torch.float64)), setup.microbatches):
             (setup.loss(made.made, part) / setup.microbatches).backward()
         made.optimizer.step()
-        made.optimizer.zero_grad()
+        made.optimizer.end()
 
 
 def clocked(work):

@@ -59,7 +59,7 @@ def plain(subject):
             for part in parts(batch, setup.microbatches):
                 (setup.loss(made.made, part) / setup.microbatches).backward()
             made.optimizer.step()
-            made.optimizer.zero_grad()
+            made.optimizer.end()
         del made
         collect(LARGEST)
 

@@ -84,8 +84,8 @@ class Parallel:
     def finished(self, model: Any) -> torch.Tensor | None:
         """Reduce and clip by hand; return the norm, if it clips."""
         self.finish(model)
-        is_clipped = self.clip is not None and type(self).shrink is not Parallel.shrink
-        return self.shrink(model, self.clip) if is_clipped else None
+        is_own = type(self).shrink is not Parallel.shrink
+        return self.shrink(model, self.clip) if self.clip is not None and is_own else None
 
     def model(self) -> nn.Module:
         return Transformer(self.transformer)

@@ -109,4 +109,4 @@ class Decorrelated(Contrastive):
     """DDP with a statistic of all ranks' rows: each rank has the whole batch's loss."""
 
     plain = Decorrelation
-    parallel = GatheringDecorrelation
+    parallel: ClassVar[type[PairLoss]] = GatheringDecorrelation
