@@ -13,9 +13,12 @@ from everyrank.parity import Parted, Unusable
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.parity.parallel.rogues.variants import OfShards
+from tests.parity.parallel.subjects.variants import Muon
 from tests.parity.small import Batch, compare, loss, over_ranks, own_rows
 
 pytestmark = pytest.mark.world(2)
@@ -84,6 +87,24 @@ def test_each_kind_is_silent_on_each_way_to_be_parallel(parallelize: Any, optimi
     report = compare(parallelize=parallelize, optimizer=optimizer, steps=3)
     assert report.passed
     assert not report.not_compared
+
+
+def matrices_apart(muon: type[Muon]) -> Any:
+    """Return what makes an optimizer of matrices by the model's names, and another one of all else."""
+
+    def make(model: nn.Module) -> list[torch.optim.Optimizer]:
+        named = dict(model.named_parameters())
+        matrices = [each for name, each in named.items() if name.endswith("weight")]
+        kind = muon if any(isinstance(each, DTensor) for each in matrices) else Muon
+        return [kind(matrices), torch.optim.SGD([each for each in named.values() if each.ndim == 1], lr=0.1)]
+
+    return make
+
+
+def test_one_of_several_optimizers_may_look_at_whole_matrices(process_group: Any) -> None:
+    assert compare(parallelize=sharded, optimizer=matrices_apart(Muon)).passed
+    with pytest.raises(Parted, match=r"update of `last\.weight` is made of each rank's part of the gradient"):
+        compare(parallelize=sharded, optimizer=matrices_apart(OfShards))
 
 
 class Stage(nn.Module):

@@ -147,7 +147,7 @@ class ScalesTheRouterByRank(ExpertsScaled):
             scale.grad = gradient
 
 
-class _OfShards(Muon):
+class OfShards(Muon):
     def direction(self, momentum: Any) -> Any:
         if momentum.ndim != 2:
             return momentum
@@ -160,7 +160,7 @@ class _OfShards(Muon):
     "docs/findings/muon.md and others: Newton and Schulz see a shard of the matrix", "update", "*.weight", "of-parts"
 )
 class MakesShardsOrthogonal(FsdpMuon):
-    muon = _OfShards
+    muon = OfShards
 
 
 class _Narrow(torch.optim.AdamW):
