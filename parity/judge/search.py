@@ -97,8 +97,8 @@ class Search:
         """Return the first deviation, with the others of its kind to which the same has happened."""
         first, *others = wide.judged[-1].deviations
         pattern = self.pattern(wide, first)
-        if first.kind in ("forward", "loss") and pattern is not None and self._is_of_own_rows(wide, first):
-            return Fault(first, Fit(pattern.id, f"{pattern.text}: each rank's loss is that of its own rows alone"))
+        if first.kind in ("forward", "loss") and (own := self._of_own_rows(wide, first, pattern)) is not None:
+            return Fault(first, own)
         if first.kind == "loss" and not others and pattern is not None and not pattern.id:
             return Fault(first, self._own_mean(pattern))
         if first.kind == "gradient" and (clipped := self._clipped(wide, pattern)) is not None:
@@ -151,6 +151,17 @@ class Search:
         words = "while all that is trained is the plain model's, as where it is the mean over a rank's own rows"
         ways = "the mean over the whole batch, the rank's share of it (a term of a sum or a mean over ranks), or None"
         return Fit("", f"{pattern.text}, {words}: return {ways}")
+
+    def _of_own_rows(self, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
+        """Return what is said of an output or a loss that is made of a rank's own rows, and not of the batch's."""
+        words = f"differs by {first.error:.2g} of its largest value on {ranks_text(first.ranks)}"
+        found = pattern or Fit("", words)
+        kind = "batch-statistics" if first.kind == "forward" else found.id
+        if self._is_of_own_rows(wide, first):
+            return Fit(kind, f"{found.text}: each rank's loss is that of its own rows alone")
+        if first.name in self._training.known.batch_norms:
+            return Fit(kind, f"{found.text}: it normalizes by the rows that it gets")
+        return None
 
     def _is_of_own_rows(self, wide: Pass, first: Deviation) -> bool:
         """Return whether the loss of each rank is what the plain model's is on that rank's rows."""

@@ -260,4 +260,30 @@ class ReplicasDiffer(Pattern):
         return None
 
 
-PATTERNS = (Stale(), NotCleared(), OtherParameter(), Shifted(), Rounded(), ZeroRows(), FromIndex(), ReplicasDiffer())
+class BatchStatistics(Pattern):
+    """A module looks at other rows of the batch, and has those of its rank or microbatch alone.
+
+    Batch norm in training normalizes by the rows that it gets, so ranks and microbatches train something else than
+    one process does: normalize over all ranks' rows, as SyncBatchNorm, with microbatches=1; build it with `.eval()`;
+    or take a norm of one row. Negatives of a contrastive loss and moments of features are to be gathered over ranks.
+    """
+
+    id = "batch-statistics"
+    rogue = "normalizes-its-own-rows"
+    example = (
+        "parity: output of `normalizer` differs by 0.092 of its largest value on ranks 0 and 1: each rank's loss is "
+        "that of its own rows alone (step 1, fp64 and fp32)"
+    )
+
+
+PATTERNS = (
+    Stale(),
+    NotCleared(),
+    OtherParameter(),
+    Shifted(),
+    Rounded(),
+    ZeroRows(),
+    FromIndex(),
+    ReplicasDiffer(),
+    BatchStatistics(),
+)

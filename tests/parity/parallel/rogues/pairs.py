@@ -91,7 +91,7 @@ class _OwnNegatives(InfoNce):
         return torch.arange(rows)
 
 
-@ROGUES.add("common mistake: negatives are this rank's rows alone", "forward", "loss")
+@ROGUES.add("common mistake: negatives are this rank's rows alone", "forward", "loss", "batch-statistics")
 class NegativesAreItsOwn(Contrastive):
     parallel = _OwnNegatives
 
@@ -106,7 +106,9 @@ class LabelsAreTheFirstRanks(Contrastive):
     parallel = _FirstLabels
 
 
-@ROGUES.add("common mistake: a statistic of a batch is taken over this rank's rows", "forward", "loss")
+@ROGUES.add(
+    "common mistake: a statistic of a batch is taken over this rank's rows", "forward", "loss", "batch-statistics"
+)
 class StatisticsAreItsOwn(Decorrelated):
     parallel = Decorrelation
 

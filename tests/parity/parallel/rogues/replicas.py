@@ -184,7 +184,9 @@ class _Local(SynchronizedNormalizer):
         return mean
 
 
-@ROGUES.add("common mistake: BatchNorm is not converted to SyncBatchNorm", "forward", "normalizer")
+@ROGUES.add(
+    "common mistake: BatchNorm is not converted to SyncBatchNorm", "forward", "normalizer", "batch-statistics"
+)
 class NormalizesItsOwnRows(Buffers):
     normalizer = _Local
 
