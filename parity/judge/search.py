@@ -198,18 +198,22 @@ class Search:
         """
         judged = wide.judged[-1]
         first = judged.deviations[0]
-        if first.kind != "forward":
+        kind = {"forward": FORWARD, "activation-gradient": BACKWARD}.get(first.kind)
+        order = [*dict.fromkeys(output[0] for output in self._training.truth.store.notes[FORWARD])]
+        if kind is None or first.name not in order:
             return None
-        order = [output[0] for output in self._training.truth.store.notes[FORWARD]]
-        before = order[: order.index(first.name)]
-        names = {name for name in before if any(seat[0] == FORWARD and seat[1][0] == name for seat in judged.partial)}
+        index = order.index(first.name)
+        before = order[:index] if kind == FORWARD else order[index + 1 :]
+        names = {name for name in before if any(seat[0] == kind and seat[1][0] == name for seat in judged.partial)}
+        # In the forward the sum before is missing, and in a backward the first one: all that follow are partial, too.
         for name in sorted(names, key=order.index, reverse=True)[:2]:
-            again = self._training.wide(healed | {(FORWARD, name)})
+            again = self._training.wide(healed | {(kind, name)})
             left = {each.key for each in again.judged[-1].deviations}
             if first.key not in left:
                 words = f"is not reduced: the sum over {ranks_text(first.ranks)} is the plain model's"
-                key = (FORWARD, first.step, (name, 0, 0))
-                deviation = replace(first, name=name, key=key)
+                if kind == BACKWARD:
+                    words = f"is not reduced over ranks: each of {ranks_text(first.ranks)} has its own part"
+                deviation = replace(first, name=name, key=(kind, first.step, (name, 0, 0)))
                 return Fault(deviation, Fit("not-reduced", words))
         return None
 
