@@ -38,6 +38,10 @@ _OPTIMIZERS = (
 _NEAR = {"two": (None,) * 2, "three": (None,) * 3, "four": (None,) * 4, "one": (None,)}
 _FAR = {"two": (1, 2), "three": (None, 2, None), "four": (0, None, 1, None), "one": (1,)}
 
+#: A model for flows of state: its rounds expire, and take any value.
+_FLOW_TRAITS = ("size", "trainers", "optimizer", "param1", "param2", "param3", "limit", "home")
+_FLOWS = (1, "three", "Adam-defaults", "plain", "scalar", "fp32", "expires-any-value", "")
+
 
 class ServerPlayer(MeetingMoves):
     """Subject and reference of ``parameter-server``."""
@@ -45,7 +49,7 @@ class ServerPlayer(MeetingMoves):
     features = FEATURES
     crossings = "crossings.txt"
     holes = {
-        "buffer": "open: no move changes one of the module on the server",
+        "buffer": "a server computes no forward, and trainers report gradients of parameters alone",
         "option": "the contract gives no access to the optimizer on the server",
         "group": "the contract gives no access to the optimizer on the server",
         "frozen": "open: what is frozen stays so",
@@ -54,6 +58,8 @@ class ServerPlayer(MeetingMoves):
         "hook": "the contract gives no access to the optimizer on the server",
         "saved state": "the contract does not ask for states",
     }
+    flows = (dict(zip(_FLOW_TRAITS, _FLOWS, strict=True)),)
+    flow_length = 36
     outline = Outline
     drawing = "everyrank.suites.parameter_server.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")
@@ -101,8 +107,8 @@ class ServerPlayer(MeetingMoves):
             trainers=(_FAR if far else _NEAR)[traits["trainers"]],
             optimizer=optimizer,
             variant=variant,
-            non_finite=finite.get(limit),
-            expires=limit == "expires" and "expired rounds" in able,
+            non_finite=finite.get(limit.removeprefix("expires-")),
+            expires=limit.startswith("expires") and "expired rounds" in able,
             keeps="answers that are kept or changed" in able,
             buffer=bool(traits["home"]) and "buffers" in able,
         )

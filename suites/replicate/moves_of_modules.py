@@ -16,7 +16,7 @@ from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.compare.reference import SEED, mean
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, move, only_if
 from everyrank.suites.replicate.arena import dense
 from everyrank.suites.replicate.model import Part, batch, buffer_values, loss, make
 from everyrank.suites.replicate.moves_of_training import TrainingMoves
@@ -48,14 +48,17 @@ def _evaluated(outline: Outline) -> None:
     outline.quiet = True
 
 
-def _saving_needs(outline: Outline, inside: bool = False) -> Iterator[str]:
+def _saving_needs(outline: Outline, inside: bool = False, early: bool = False) -> Iterator[str]:
     if not inside:
         yield "state dicts of what was built"
-    if not outline.trained or (inside and outline.model.built == "apart"):
+    if early:
+        yield "values as they are built"
+        yield from only_if(outline.model.built != "ignored")  # what is ignored starts with other values on each rank
+    if outline.trained == early or (inside and outline.model.built == "apart"):
         yield NEVER  # what is built of a part has its names in the state of the whole
 
 
-def _saved(outline: Outline, inside: bool = False) -> None:
+def _saved(outline: Outline, **given: Any) -> None:
     outline.saved = True
 
 
@@ -135,11 +138,15 @@ class ModuleMoves(TrainingMoves):
         then=_saved,
         drawn={"inside": (False, True)},
         kinds=({}, {"inside": True}),
+        later=({"early": True},),
         writes=("saved state",),
         reads=("parameter", "buffer", "optimizer state"),
     )
-    def save(self, inside: bool = False) -> None:
-        """Copy the state dicts of module and optimizer; if ``inside``, that of the module inside of the wrapper."""
+    def save(self, inside: bool = False, early: bool = False) -> None:
+        """Copy the state dicts of module and optimizer; if ``inside``, that of the module inside of the wrapper.
+
+        ``early``: nothing was trained so far.
+        """
         sides = self.sides
         with subject_acts():
             state = copy.deepcopy((sides.inside if inside else sides.ours).state_dict())

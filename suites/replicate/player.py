@@ -23,6 +23,14 @@ _HOMES = {
 #: More than one chunk of 2**20 elements, and not a multiple of it. Draws alone have it: it takes its time.
 _PAGE = Param("", (2**20 + 3,))
 
+#: Models for flows of state.
+_FLOW_TRAITS = ("size", "param1", "param2", "param3", "built", "buffers", "optimizer", "asked")
+_FLOWS = (
+    (3, "plain", "scalar", "row", "", "counts", "Adam", True),
+    (2, "transposed", "tied", "shared", "own-buffers", "gaps", "momentum", True),
+    (3, "frozen", "unused", "large", "small-buckets", "counts", "SGD", True),
+)
+
 
 class ReplicatePlayer(ApartMoves):
     """Subject and reference of ``replicate``."""
@@ -38,6 +46,9 @@ class ReplicatePlayer(ApartMoves):
         "generator": "open: no model draws numbers, as dropout does",
         "hook": "open: no move adds a hook to a parameter or a module",
     }
+    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flow_length = 36
+    flows_from_start = True
     outline = Outline
     named_by = ("built", "param1", "param2", "param3")
     called = {"": "whole"}

@@ -142,6 +142,25 @@ def test_the_crossings_of_rpc_optimizer_have_nearly_each_flow_that_is_possible()
     assert len(later) == 14
 
 
+def test_the_crossings_of_replicate_have_each_flow_that_is_possible() -> None:
+    found, left = _left("replicate")
+    assert len(found) == 191
+    # What was built afresh is saved early alone, and no step is defined where gradients differ between ranks.
+    saved = {flow.load for flow in left if (flow.kind, flow.read_by) == ("buffer", "save")}
+    assert saved == {("load", 1)}
+    stepped = {flow for flow in left if (flow.kind, flow.read_by) == ("gradient", "step")}
+    assert {flow.changed_by for flow in stepped} == {("backward", 1), ("backward", 7), ("give", 1)}
+    assert all(flow.read_by == "save" for flow in left - stepped)
+
+
+def test_the_crossings_of_parameter_server_have_each_flow_that_is_possible() -> None:
+    _, left = _left("parameter-server")
+    assert len(left) == 13
+    # Where a round expires no reports meet, and one that was answered or has expired has nobody left to refuse.
+    assert {flow.kind for flow in left} == {"round"}
+    assert all("expire" in (flow.changed_by[0], flow.read_by) for flow in left)
+
+
 def test_a_state_that_is_saved_at_the_start_flows_into_what_follows_its_load() -> None:
     player = type("Player", (_Lamp,), {"flows_from_start": True})
     script = Crossing({}, (_SAVE, _SWITCH, _LOAD, _SWITCH))
