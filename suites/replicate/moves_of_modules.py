@@ -138,7 +138,7 @@ class ModuleMoves(TrainingMoves):
         then=_saved,
         drawn={"inside": (False, True)},
         kinds=({}, {"inside": True}),
-        later=({"early": True},),
+        further={1: ({"early": True},)},
         writes=("saved state",),
         reads=("parameter", "buffer", "optimizer state"),
     )

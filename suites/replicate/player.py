@@ -47,6 +47,7 @@ class ReplicatePlayer(ApartMoves):
         "hook": "open: no move adds a hook to a parameter or a module",
     }
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flow_layer = 1
     flow_length = 36
     flows_from_start = True
     outline = Outline
