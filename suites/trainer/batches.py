@@ -16,9 +16,16 @@ class Microbatch:
     inputs: torch.Tensor
     targets: torch.Tensor
     parts: int = 1
+    asked: list[torch.Tensor] = field(default_factory=list, kw_only=True, compare=False)
+    """The losses that were asked for: not every rank of a pipeline computes a loss."""
 
     def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return this microbatch's part of the loss."""
+        loss = self._loss(outputs)
+        self.asked.append(loss.detach())
+        return loss
+
+    def _loss(self, outputs: torch.Tensor) -> torch.Tensor:
         return (outputs - self.targets).square().mean() / self.parts
 
     def loss(self, model: nn.Module) -> torch.Tensor:
@@ -36,12 +43,17 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class Failing(Microbatch):
-    """A microbatch whose loss raises."""
+    """A microbatch whose loss raises, or whose backward does."""
 
-    asked: list[torch.Tensor] = field(default_factory=list, kw_only=True)
-    """The losses that were asked for: not every rank of a pipeline computes a loss."""
     message: str = field(default=MESSAGE, kw_only=True)
+    in_backward: bool = field(default=False, kw_only=True)
 
     def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
-        self.asked.append(super().criterion(outputs).detach())
+        loss = super().criterion(outputs)
+        if not self.in_backward:
+            self.fail(loss)
+        loss.register_hook(self.fail)
+        return loss
+
+    def fail(self, _: torch.Tensor) -> None:
         raise InjectedError(self.message)

@@ -59,7 +59,7 @@ _LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "st
 CAPABILITIES = (
     Capability(
         "accumulation",
-        ("accumulate[*]", "clip[accumulated-*]"),
+        ("accumulate[*]", "clip[accumulated-*]", "errors.everywhere[second-*]"),
         _accepts("first", "second"),
         text="step takes several microbatches, as step(first, second)",
     ),
@@ -90,7 +90,7 @@ CAPABILITIES = (
     ),
     Capability(
         "optimizer",
-        ("parity.schedule[*]", "alias[scheduler-*]", "alias[resumed-*]"),
+        ("parity.schedule[*]", "alias[scheduler-*]", "alias[resumed-*]", "hooks[rate-*]"),
         _attribute("optimizer"),
         text="a scheduler of torch can be attached to the attribute optimizer",
     ),

@@ -59,6 +59,7 @@ CONTRACT = Contract(
         "everyrank.suites.trainer.laws.ranks",
         "everyrank.suites.trainer.laws.state",
         "everyrank.suites.trainer.laws.errors",
+        "everyrank.suites.trainer.laws.users",
         "everyrank.suites.trainer.laws.large_world",
         "everyrank.suites.trainer.laws.crossings",
     ),

@@ -43,13 +43,17 @@ class TrainingSide:
     """Which part of each batch this rank trains on, of ``parts``."""
     parts: int
     device: torch.device
+    computes: bool = False
+    """Whether this rank has computed a loss in the last step."""
 
     def step(self, step: Step, number: int, time: int) -> Any:
         """Train for one step on this rank's microbatches."""
         options = {"max_norm": step.max_norm} if step.max_norm else {}
         batches = self.batches(step, number, time)
         with subject_acts("step"):
-            return self.trainer.step(*batches, **options)
+            found = self.trainer.step(*batches, **options)
+        self.computes = any(batch.asked for batch in batches)
+        return found
 
     def batches(self, step: Step, number: int, time: int) -> list[Microbatch]:
         found = self.made_of.batches(self.model, step, number, time, self.index)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from everyrank.fixtures.optimizers import Row, rows
+from everyrank.suites.arena.groups import own_group
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.trainer import points
@@ -42,6 +43,33 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
     """
     with playing(arena, point.plan, compared="nothing") as player:
         player.fail(point.culprit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissPoint(TrainingPoint):
+    """A point that fixes in which microbatch a step fails, and whether in backward."""
+
+    parts: int = 1
+    in_backward: bool = False
+
+
+def _misses() -> Iterator[MissPoint]:
+    for label, given in (("loss", {}), ("second", {"parts": 2}), ("backward", {"in_backward": True})):
+        make = partial(MissPoint, **given)
+        core = (3,) if label == "second" else ()
+        yield from points.each_size(make, 2, 3, label=label, steps=3, variant="momentum", core=core)
+
+
+@law("errors.everywhere", _misses, groups=("TRAINED", "SCALED"))
+def errors_everywhere(arena: Arena, point: MissPoint) -> None:
+    """If a step fails on all ranks alike, all raise that error, nothing has changed, and training goes on.
+
+    The loss of the last microbatch raises, or its backward. Nothing of that step is left for the next one.
+    """
+    with own_group(), playing(arena, point.plan) as player:
+        player.step()
+        player.miss(point.parts, point.in_backward)
+        player.step(times=2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,6 +146,8 @@ IN_BACKWARD = Subject(
     sizes=(2, 3),
     lacks={
         "accumulate[*]": Lack(TypeError, "one backward is one step"),
+        "errors.everywhere[second-*]": Lack(TypeError, "one backward is one step"),
+        "hooks[rate-*]": Lack(AttributeError, "there is one optimizer for each parameter"),
         "clip[*]": Lack(TypeError, "no gradient is left when the norm is known"),
         "non-finite[inf-clipped-*]": Lack(TypeError, "no gradient is left when the norm is known"),
         "state.strict[optimizer-*]": Lack(NotImplementedError, "each optimizer has a state of its own"),

@@ -183,7 +183,7 @@ _LACKS = {
         "clip[mixed-dtypes-*]",
     ]
     + ["accumulate[sparse-*]", "accumulate[unused-*]", "equal[unused-*]"]
-    + ["state.round-trip[tied-*]", "state.round-trip[buffers-*]"],
+    + ["state.round-trip[tied-*]", "state.round-trip[buffers-*]", "written[buffers-*]"],
     _CHAIN,
 )
 _FEW_ROWS = {"mean[one-*]": Lack(ValueError, "Number of microbatches (1) must be greater than or equal")}

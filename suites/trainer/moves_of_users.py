@@ -1,0 +1,107 @@
+"""The moves of ``trainer`` that a user makes on the model and the optimizer, past the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from everyrank.fixtures.failing import InjectedError
+from everyrank.suites.arena.groups import error_of, root
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.errors import NotApplicable
+from everyrank.suites.moves.move import move
+from everyrank.suites.trainer.batches import Failing
+from everyrank.suites.trainer.model import Step
+from everyrank.suites.trainer.moves_of_training import TrainingMoves
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+class UserMoves(TrainingMoves):
+    """What is done with the model and the optimizer themselves, on both sides."""
+
+    @move("written", writes=("parameter",))
+    def overwrite(self, anew: bool = False) -> None:
+        """Halve the parameters of the model, in place or in new memory."""
+        self._write(lambda model: model.named_parameters(), lambda value: value * 0.5, anew)
+
+    @move("written", writes=("buffer",))
+    def overwrite_buffers(self, anew: bool = False) -> None:
+        """Add a quarter to the buffers of the model that are real numbers, in place or as new tensors."""
+        self._write(lambda model: model.named_buffers(), lambda value: value + 0.25, anew)
+
+    @move("hooks", writes=("hook",), reads=("frozen",))
+    def hook(self, on: str) -> None:
+        """Add hooks: they halve each gradient as it comes, or the rates before each step."""
+        with subject_acts("a hook"):
+            training = self.sides.training
+            _hook(training.model, training.trainer, on)
+        for alone in filter(None, (self.sides.alone, self.sides.as_torch)):
+            _hook(alone.model, alone, on)
+
+    @move("errors.everywhere", writes=("gradient",), reads=("gradient",))
+    def miss(self, parts: int = 1, in_backward: bool = False) -> None:
+        """Let the last loss of a step raise on all ranks, or its backward: all raise, and nothing has changed."""
+        training = self.sides.training
+        if not all(self.arena.meet("who computes a loss", "this rank" if training.computes else "")):
+            raise NotApplicable("not every rank computes a loss")
+        *first, last = training.batches(Step(parts), self.number, 0)
+        failing = Failing(last.inputs, last.targets, last.parts, in_backward=in_backward)
+        error = error_of(partial(training.trainer.step, *first, failing))
+        if error is not None and not isinstance(root(error), InjectedError):
+            with subject_acts("step whose loss raises"):
+                raise error
+        check(error is not None, "the loss raised on all ranks, and step raised nothing")
+
+    def _write(
+        self,
+        chosen: Callable[[nn.Module], Any],
+        changed: Callable[[torch.Tensor], torch.Tensor],
+        anew: bool,
+    ) -> None:
+        with subject_acts("the model"):
+            _write(self.sides.training.model, chosen, changed, anew)
+        for alone in filter(None, (self.sides.alone, self.sides.as_torch)):
+            _write(alone.model, chosen, changed, anew=False)
+
+
+def _hook(model: nn.Module, trained: Any, on: str) -> None:
+    """Add hooks to the parameters that are trained, or one to the optimizer."""
+    if on == "rate":
+        trained.optimizer.register_step_pre_hook(_halve_rates)
+        return
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda gradient: gradient * 0.5)
+
+
+def _halve_rates(optimizer: Any, args: Any, kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+
+
+@torch.no_grad()
+def _write(
+    model: nn.Module, chosen: Callable[[nn.Module], Any], changed: Callable[[torch.Tensor], torch.Tensor], anew: bool
+) -> None:
+    for name, tensor in [*chosen(model)]:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        value = changed(tensor.detach())
+        if not anew:
+            tensor.copy_(value)
+        elif isinstance(tensor, nn.Parameter):
+            tensor.data = _in_layout(value, tensor)
+        else:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, value)
+
+
+def _in_layout(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the value in new memory of the same layout, which may have gaps."""
+    if isinstance(like, DTensor):
+        return value
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(value)
