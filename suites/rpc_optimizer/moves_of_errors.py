@@ -121,7 +121,7 @@ class ErrorMoves(ChangeMoves):
             raised = self._step_while_held(slow, by, data)
             check(bool(raised), f"{label} did not raise")
             error = raised[0]
-        for problem in wrong_in_error(error, failing, foreign):
+        for problem in wrong_in_error(error, failing, foreign, text):
             self.check(False, problem)
 
     def _step_while_held(self, owner: int, by: int, data: Data) -> list[Exception]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch.distributed.rpc as rpc
-from everyrank.fixtures.failing import AROUND
+from everyrank.fixtures.failing import AROUND, line_lost
 from everyrank.fixtures.optimizers import rows
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
@@ -166,10 +166,13 @@ def on(owner: int, function: Callable[..., Any], *args: Any) -> Any:
     return rpc.rpc_sync(f"worker{owner}", function, args=args)
 
 
-def wrong_in_error(error: Exception, failing: Collection[int], foreign: bool = False) -> Iterator[str]:
+def wrong_in_error(
+    error: Exception, failing: Collection[int], foreign: bool = False, around: str = ""
+) -> Iterator[str]:
     """Yield what is wrong with the error of a step: it names each worker that failed, with its own cause.
 
-    The error of one worker has its type; one error of several workers may have any.
+    The error of one worker has its type; one error of several workers may have any. ``around``: what stands around
+    the cause.
     """
     text = str(error)
     if foreign:
@@ -183,6 +186,8 @@ def wrong_in_error(error: Exception, failing: Collection[int], foreign: bool = F
             yield f"the error does not name worker{owner}: {text}"
         if WORDS[owner] not in text:
             yield f"the error does not say what went wrong on worker{owner}: {text}"
+        elif lost := line_lost(text_of(owner, around), text):
+            yield f"the error has not all lines of what went wrong on worker{owner}: {lost!r} is lost"
     if not _each_under_its_name(text, failing):
         yield f"an error stands under another worker's name: {text}"
 

@@ -95,12 +95,17 @@ def _fail(sides: Sides, fault: Fault, rank: int, message: str) -> None:
         ours.step()
 
 
-def check_errors(texts: Sequence[str], victim: int, cause: str) -> None:
-    """Check the texts of all ranks: each names the rank that failed and its cause, and no other rank between them."""
+def check_errors(texts: Sequence[str], victim: int, cause: str, around: str = "") -> None:
+    """Check the texts of all ranks: each names the rank that failed and its cause, and no other rank between them.
+
+    ``around``: what stands around the cause.
+    """
     for rank, text in enumerate(texts):
         check(bool(text), f"rank {rank} heard nothing of the error on rank {victim}")
         check(f"rank {victim}" in text, f"the error on rank {rank} does not name rank {victim}: {text}")
         check(cause in text, f"the error on rank {rank} does not name the cause: {text}")
+        lost = failing.line_lost(failing.AROUND[around].format(cause), text)
+        check(not lost, f"the error on rank {rank} has not all lines of the cause: {lost!r} is lost")
         near = _names_beside(cause, victim, text, rank)
         check(near, f"the error on rank {rank} names another rank than rank {victim} beside the cause: {text}")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from everyrank.fixtures.failing import KEEPING
+from everyrank.fixtures.failing import KEEPING, MESSAGE
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.moves.move import by_model, move, only_if
@@ -151,7 +151,7 @@ class StateMoves(GroupMoves):
         """
         fault = FAULTS[during]
         texts = self.exchange(lambda: error_text(Sides(self.arena.another(), self.model), fault, rank, text))
-        check_errors(texts, rank, fault.cause)
+        check_errors(texts, rank, fault.cause, text if fault.cause == MESSAGE else "")
 
     @move(
         "errors.rank",
@@ -169,7 +169,7 @@ class StateMoves(GroupMoves):
         ``text``: what stands around the text of the cause.
         """
         fault = FAULTS["closure"]
-        check_errors(self.exchange(lambda: error_text(self.sides, fault, rank, text)), rank, fault.cause)
+        check_errors(self.exchange(lambda: error_text(self.sides, fault, rank, text)), rank, fault.cause, text)
 
     def exchange(self, act: Callable[[], str]) -> list[str]:
         """Act on all ranks, and return the texts of all."""
