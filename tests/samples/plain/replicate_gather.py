@@ -12,6 +12,7 @@ class Replicated:
     syncs, queued = True, False
 
     def forward(self, *args, **kwargs):
+        self.queued = False  # a backward that raised has left it set
         for _, buffer in sorted(self.named_buffers()):
             buffer.copy_(first(buffer))
         for param in self.parameters():

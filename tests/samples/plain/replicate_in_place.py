@@ -26,6 +26,7 @@ class State:
         self.module, self.broadcast_buffers, self.syncs, self.queued = module, broadcast_buffers, True, False
 
     def before(self, module, args):
+        self.queued = False  # a backward that raised has left it set
         if self.broadcast_buffers:
             send(list(module.buffers()))
 

@@ -20,6 +20,7 @@ class Replica(nn.Module):
         self.register_load_state_dict_pre_hook(with_module)
 
     def forward(self, *args, **kwargs):
+        self.queued = False  # a backward that raised has left it set
         for param in self.module.parameters():
             if param.requires_grad and param not in self.hooked:
                 self.hooked.add(param)
