@@ -36,6 +36,7 @@ _RUN_THEIRS = frozenset(
             "_returned",
             "_train",
             "_weight_of_parts",
+            "_with_masks",
         ),
         *("all_ranks", "checked", "close", "decide", "fresh", "gather", "in_lone_world", "lone_world"),
         *("running_in", "share_of", "whole_batch"),

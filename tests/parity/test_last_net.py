@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from everyrank.parity import Defect, Parted
+from everyrank.parity import Defect, Parted, errors
 from everyrank.parity.judge import evidence, search, steps, training
 from everyrank.parity.report import layout, record
 from everyrank.parity.run import activations, parallel, plain, shadow, store, tensors
 from everyrank.parity.setup import known, split
 from everyrank.parity.values import dye
+from everyrank.suites.compare import comparison
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -135,3 +138,12 @@ def test_an_error_of_the_users_code_stays_what_it_is(case: str, process_group: A
     with pytest.raises(Exception, match=re.escape(message)) as caught:
         compare(**changed)
     assert not isinstance(caught.value, Defect | Parted)
+
+
+@pytest.mark.world(1)
+def test_each_function_that_the_net_knows_is_there() -> None:
+    folders = [Path(errors.__file__).parent, Path(comparison.__file__).parent]
+    trees = [ast.parse(file.read_text()) for folder in folders for file in folder.rglob("*.py")]
+    functions = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    known = errors._HAND_ON | errors._RUN_THEIRS | errors._CALL_THEIRS
+    assert known - functions == {"<lambda>"}
