@@ -38,7 +38,7 @@ class Param:
     """Whether no forward ever uses it."""
     zero: bool = False
     """Whether its gradient is always zero."""
-    cancels: bool = False
+    cancels: bool = field(default=False, repr=False)
     """Whether its gradients on the first two ranks cancel, and others have zero."""
 
 

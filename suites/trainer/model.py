@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class Model:
     own_buffer: bool = False
     reordered: tuple[int, ...] = ()
     """Ranks that have registered their parameters in the opposite order."""
-    edges: bool = False
+    edges: bool = field(default=False, repr=False)
     """Whether the first elements of each parameter are -0.0 and a subnormal number at the start."""
     losses: bool = True
     """Whether the loss that a step returns is compared."""

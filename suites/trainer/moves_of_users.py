@@ -46,7 +46,9 @@ class UserMoves(TrainingMoves):
     def miss(self, parts: int = 1, in_backward: bool = False) -> None:
         """Let the last loss of a step raise on all ranks, or its backward: all raise, and nothing has changed."""
         training = self.sides.training
-        if not all(self.arena.meet("who computes a loss", "this rank" if training.computes else "")):
+        computed = self.arena.meet("who computes a loss", "this rank" if training.computes else "")
+        check(any(computed), "no rank computed the loss of the steps before")
+        if not all(computed):
             raise NotApplicable("not every rank computes a loss")
         *first, last = training.batches(Step(parts), self.number, 0)
         failing = Failing(last.inputs, last.targets, last.parts, in_backward=in_backward)
