@@ -60,23 +60,26 @@ class Search:
             cuts: list[str] = []
             with cut_gradients(cuts):
                 wide = training.wide(frozenset(healed | names))
-            yield self._cut(fault, cuts, frozenset(healed))
+            fault, again = self._cut(fault, cuts, frozenset(healed))
+            yield fault
+            if again is not None and not again.deviates:
+                return
             healed |= names
 
-    def _cut(self, fault: Fault, cuts: list[str], healed: Healed) -> Fault:
-        """Return a fault with the collective that has cut the gradient, if all is right where it gives one back."""
+    def _cut(self, fault: Fault, cuts: list[str], healed: Healed) -> tuple[Fault, Pass | None]:
+        """Return a fault with the collective that has cut its gradient, and the pass in which it gives one back."""
         first, training = fault.deviation, self._training
         found = training.ranks.decide([*cuts], lambda every: next((each[0] for each in every if each), ""))
         if first.kind not in ("gradient", "activation-gradient") or not found:
-            return fault
+            return fault, None
         with cut_gradients([], healed=True):
             again = training.wide(healed)
         if first.key in {each.key for each in again.judged[-1].deviations}:
-            return fault
+            return fault, None
         words = f"differs by {first.error:.2g} of its largest value on {ranks_text(first.ranks)}"
         pattern = fault.pattern or Fit("", words)
         words = f"{pattern.text}, since {found} gives no gradient back to other ranks: it is right with one that does"
-        return replace(fault, pattern=Fit(pattern.id, words))
+        return replace(fault, pattern=Fit(pattern.id, words)), again
 
     def _without_conventions(self, wide: Pass, healed: Healed) -> Pass:
         """Leave out gradients of outputs that differ without consequence: the truth in their place heals nothing."""

@@ -56,7 +56,7 @@ class Part:
             seen = seen.flatten(0, 1)  # a view: the tensor is contiguous
         every = [torch.arange(size) for size in seen.shape]
         mine = [size if indices is None else indices for indices, size in zip(self.indices, every, strict=False)]
-        seen[torch.meshgrid(*mine, *every[len(mine) :], indexing="ij")] = True
+        seen[torch.meshgrid(*mine, *every[len(mine) :], indexing="ij") if every else ()] = True
 
 
 def whole(shape: torch.Size) -> Part:

@@ -34,8 +34,8 @@ class _Detached(InfoNce):
 
 @ROGUES.add(
     "common mistake, and CLIP's loss with local_loss and without gather_with_grad: negatives have no gradient",
-    "gradient",
-    "left.* right.*",
+    "activation-gradient",
+    "right",
 )
 class NegativesHaveNoGradient(Contrastive):
     parallel = _Detached
@@ -64,8 +64,8 @@ class _OwnSlice(GatheringInfoNce):
 
 @ROGUES.add(
     "common mistake: a gather whose backward returns this rank's slice, without a sum over ranks",
-    "gradient",
-    "left.* right.*",
+    "activation-gradient",
+    "right",
 )
 class GathersBackItsOwnSlice(Contrastive):
     parallel = _OwnSlice

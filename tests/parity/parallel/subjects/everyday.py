@@ -180,7 +180,7 @@ class AveragedByTheOptimizer(Averaged):
         """The optimizer does it."""
 
 
-class AveragedByTokens(Averaged):
+class AveragedByTokens(Averaged, ByHand):
     """A rank's loss is a sum over its tokens. Gradients are added up, and divided by the tokens of all ranks."""
 
     sizes = (2,)
@@ -213,7 +213,7 @@ class DdpWeighted(Ddp, ByHand):
         return loss.detach()
 
 
-class AveragedUnevenly(Averaged):
+class AveragedUnevenly(Averaged, ByHand):
     """The first rank has twice as many rows as the second."""
 
     sizes = (2,)
