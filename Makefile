@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers board-models clean
+.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers board-models board-losses clean
 .PHONY: test test-stacks test-clusters test-browser test-draws test-packages test-parallel test-all test-parity again-parity
 
 install: $(STAMP)
@@ -90,6 +90,18 @@ board-models: $(STAMP)
 		--run-file ../build/board/models.jsonl || [ $$? = 1 ]
 	build/board-models/bin/everyrank board build/board/models.jsonl -o build/board/models.html --title "Models" \
 		--markdown build/board/models.md
+
+# A row a loss that gathers over ranks, with each option of it.
+board-losses: PROFILE ?= default
+board-losses: $(STAMP)
+	$(PYTHON) -m venv build/board-losses
+	build/board-losses/bin/pip install --quiet --constraint constraints.txt . numpy pytest-xdist \
+		-r boards/losses/packages.txt
+	mkdir -p build/board
+	cd boards && ../build/board-losses/bin/pytest losses -n auto --profile=$(PROFILE) \
+		--run-file ../build/board/losses.jsonl || [ $$? = 1 ]
+	build/board-losses/bin/everyrank board build/board/losses.jsonl -o build/board/losses.html --title "Losses" \
+		--markdown build/board/losses.md
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

@@ -14,6 +14,13 @@ from everyrank.reports.runfile.read import read
 from tests.inner import Inner, Project
 
 BOARDS = Path(__file__).parents[2] / "boards"
+LOSSES = {
+    "lightly": "lightly",
+    "open-clip-torch": "open_clip",
+    "pytorch-metric-learning": "pytorch_metric_learning",
+    "sentence-transformers": "sentence_transformers",
+    "vector-quantize-pytorch": "vector_quantize_pytorch",
+}
 MODELS = {
     "deepspeed": "deepspeed",
     "ibm-fms": "fms",
@@ -55,6 +62,7 @@ def test_every_package_of_a_board_is_pinned() -> None:
     assert _pinned(BOARDS / "packages.txt") == _named("trainers") == MODULES.keys()
     # The others are what some of these need beside themselves.
     assert _pinned(BOARDS / "models" / "packages.txt") - {"accelerate"} == _named("models")
+    assert _pinned(BOARDS / "losses" / "packages.txt") == _named("losses") == LOSSES.keys()
 
 
 def _pinned(path: Path) -> set[str]:
@@ -66,13 +74,14 @@ def _named(board: str) -> set[str]:
     return set(re.findall(r"pip install ([\w-]+)", texts))
 
 
-def test_a_row_of_models_names_the_package_that_it_lacks(project: Project) -> None:
-    for path in [*(BOARDS / "models").glob("*.py"), *(BOARDS / "models" / "ledgers").glob("*.toml")]:
+@pytest.mark.parametrize(("name", "modules"), [("models", MODELS), ("losses", LOSSES)])
+def test_a_row_names_the_package_that_it_lacks(name: str, modules: dict[str, str], project: Project) -> None:
+    for path in [*(BOARDS / name).glob("*.py"), *(BOARDS / name / "ledgers").glob("*.toml")]:
         project.write(str(path.relative_to(BOARDS)), path.read_text())
-    inner = project.run("--collect-only", "-q", "-rs", "models")
-    missing = [package for package, module in MODELS.items() if find_spec(module) is None]
+    inner = project.run("--collect-only", "-q", "-rs", name)
+    missing = [package for package, module in modules.items() if find_spec(module) is None]
     assert re.findall(r"pip install ([\w-]+)", inner.out) == missing, inner.out
-    assert len([*(BOARDS / "models").glob("test_*.py")]) == len(MODELS)
+    assert len([*(BOARDS / name).glob("test_*.py")]) == len(modules)
 
 
 def test_a_run_file_has_the_version_of_a_subjects_package(project: Project) -> None:

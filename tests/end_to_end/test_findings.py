@@ -41,7 +41,7 @@ def test_no_fenced_program_is_without_an_output() -> None:
 
 
 def test_a_package_has_one_version_in_all_pages_and_in_the_rest_of_the_project() -> None:
-    files = ("constraints.txt", "boards/packages.txt", "boards/models/packages.txt")
+    files = ("constraints.txt", "boards/packages.txt", "boards/models/packages.txt", "boards/losses/packages.txt")
     pinned = "\n".join((ROOT / name).read_text() for name in files)
     versions = dict(re.findall(r"^([\w-]+)==([^;\s]+)", pinned, re.MULTILINE))
     needed = {need for page in pages() for need in page.needs}
