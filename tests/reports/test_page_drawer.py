@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from everyrank.model.outcome import Ending
 from everyrank.model.result import BlamePart, LeakPart, StancePart
 from everyrank.reports.runfile.model import (
     AllowedPart,
     CaseLine,
-    CrossedPart,
     DeviationPart,
     ErrorPart,
     LedgerPart,
@@ -283,20 +280,6 @@ def test_a_limit_that_the_library_documents_is_called_that_and_links_to_where(
     browser.case_opened()
     assert "The library documents this limit: keys begin with module." in browser.text("#drawer")
     assert [element.get_attribute("href") for element in browser.all("#drawer a")] == [link]
-
-
-def test_the_findings_say_of_each_subject_in_sight_what_a_green_of_its_crossings_means(
-    browser: Browser, tmp_path: Path
-) -> None:
-    run = run_of(header(), [case()])
-    shown = CrossedPart(run.cases[0].contract, run.cases[0].subject, 1, (2, 3), (1, 8), (0, 0))
-    other = CrossedPart("trainer", "somebody.else", 7, (3, 3), (8, 8), (5, 5))
-    assert run.footer is not None
-    footer = msgspec.structs.replace(run.footer, crossings=[shown, other])
-    browser.open(write(replace(run, footer=footer), tmp_path), view="findings")
-    (line,) = browser.texts(".crossed")
-    shares = "66 % of pairs of moves in a row, 12 % of triples in their order"
-    assert line == f"{shown.subject} {shown.contract}, 1 script: {shares}"
 
 
 def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Browser, tmp_path: Path) -> None:

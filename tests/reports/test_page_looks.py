@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from everyrank.model.outcome import RED
 from everyrank.reports.page.outcomes import SHOWN
+from everyrank.reports.runfile.model import CrossedPart
 
 from tests.chromium import Browser
 from tests.made_up_runs import case, header, made_up, run_of
@@ -317,3 +320,17 @@ def test_the_help_names_the_meaning_of_each_shape(browser: Browser, report: Path
     assert browser.find("#shapes").is_displayed()
     browser.resize(390, 844)
     assert browser.js("const d = document.getElementById('help'); return d.scrollWidth <= d.clientWidth")
+
+
+def test_the_findings_say_of_each_subject_in_sight_what_a_green_of_its_crossings_means(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = run_of(header(), [case()])
+    shown = CrossedPart(run.cases[0].contract, run.cases[0].subject, 1, (2, 3), (1, 8), (0, 0))
+    other = CrossedPart("trainer", "somebody.else", 7, (3, 3), (8, 8), (5, 5))
+    assert run.footer is not None
+    footer = msgspec.structs.replace(run.footer, crossings=[shown, other])
+    browser.open(write(replace(run, footer=footer), tmp_path), view="findings")
+    (line,) = browser.texts(".crossed")
+    shares = "66 % of pairs of moves in a row, 12 % of triples in their order"
+    assert line == f"{shown.subject} {shown.contract}, 1 script: {shares}"
