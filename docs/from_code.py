@@ -145,6 +145,8 @@ def _type(value: dict[str, Any]) -> str:
     if "anyOf" in value:
         return " or ".join(map(_type, value["anyOf"]))
     if value.get("type") == "array":
+        if parts := value.get("prefixItems"):  # a tuple, whose parts are of one type
+            return f"list of {len(parts)} {_type(parts[0])}"
         return f"list of {_type(value.get('items', {}))}"
     if isinstance(value.get("additionalProperties"), dict):
         return f"{_type(value['additionalProperties'])}, by a text"
