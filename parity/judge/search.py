@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from everyrank.parity.judge.evidence import Witnesses, alike, of_all_gradients
+from everyrank.parity.judge.besides import clipped, lacking, of_own_rows, of_the_optimizer, own_mean
+from everyrank.parity.judge.evidence import Witnesses
 from everyrank.parity.judge.initial import initial
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
-from everyrank.parity.run.lacking import lacks_others
-from everyrank.parity.run.pieces import losses_of_pieces, microbatch_gradients
-from everyrank.parity.run.plain import BACKWARD, FORWARD, NORM
+from everyrank.parity.run.pieces import microbatch_gradients
+from everyrank.parity.run.plain import BACKWARD, FORWARD
 from everyrank.parity.values.gathers import cut_gradients
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
@@ -24,9 +23,6 @@ _FAULTS = 3
 
 #: How many tensors are asked whether the same has happened to them.
 _ALIKE = 64
-
-#: Of how many outputs after one it is asked whether its gradient lacks what others' parts of them give back.
-_NEXT = 3
 
 
 class Search:
@@ -100,99 +96,20 @@ class Search:
         """Return the first deviation, with the others of its kind to which the same has happened."""
         first, *others = wide.judged[-1].deviations
         pattern = self.pattern(wide, first)
-        if first.kind in ("forward", "loss") and (own := self._of_own_rows(wide, first, pattern)) is not None:
+        if (
+            first.kind in ("forward", "loss")
+            and (own := of_own_rows(self._training, wide, first, pattern)) is not None
+        ):
             return Fault(first, own)
         if first.kind == "loss" and not others and pattern is not None and not pattern.id:
-            return Fault(first, self._own_mean(pattern))
-        if first.kind == "gradient" and (clipped := self._clipped(wide, pattern)) is not None:
-            return Fault(first, clipped, tuple(each.name for each in others if each.kind == first.kind))
+            return Fault(first, own_mean(self._training, pattern))
+        if first.kind == "gradient" and (by_clip := clipped(self._training, wide, pattern)) is not None:
+            return Fault(first, by_clip, tuple(each.name for each in others if each.kind == first.kind))
         if first.kind == "activation-gradient" and pattern is None:
-            pattern = self._lacking(wide, first)
+            pattern = lacking(self._training, wide, first)
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
-        return Fault(first, self._of_the_optimizer(wide, first, pattern), tuple(same))
-
-    def _of_the_optimizer(self, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
-        """Add what the optimizer's step shows: of which gradient it was made, or that it was made of parts."""
-        if first.kind == "update":
-            return self._of_parts(wide, first) or pattern
-        if first.kind != "gradient" or pattern is None:
-            return pattern
-        has_another = first.name in wide.trace.seen.of_others
-        if not self._training.ranks.decide(has_another, lambda every: all(every[rank] for rank in first.ranks)):
-            return pattern
-        words = "before optimizer.step(), which makes its update of another gradient, and not of the plain model's"
-        return Fit(pattern.id, f"{pattern.text} {words}")
-
-    def _of_parts(self, wide: Pass, first: Deviation) -> Fit | None:
-        """Return that an update is what the optimizer makes of each rank's part, if it is."""
-        mine = first.name in wide.trace.seen.of_parts
-        if not self._training.ranks.decide(mine, lambda every: all(every[rank] for rank in first.ranks)):
-            return None
-        words = "and not of the whole tensor, on which the optimizer looks at more than an element"
-        return Fit("of-parts", f"is made of each rank's part of the gradient, {words}")
-
-    def _lacking(self, wide: Pass, first: Deviation) -> Fit | None:
-        """Return that a gradient lacks what other ranks' parts of the next output give back, if it does."""
-        training = self._training
-        if first.step or training.setup.one_rank or not training.truth.exact:
-            return None
-        order = [*dict.fromkeys(output[0] for output in training.truth.store.notes[FORWARD])]
-        factor = wide.judged[-1].convention or 1.0
-        for later in order[order.index(first.name) + 1 :][:_NEXT]:
-            mine = training.ranks.rank in first.ranks
-            lacks = mine and lacks_others(training.setup, wide.trace, first.name, later, factor)
-            if training.ranks.decide(lacks, lambda every: all(every[rank] for rank in first.ranks)):
-                words = f"lacks what other ranks' parts of the output of `{later}` give back"
-                return Fit("lacks-others", f"{words}, on {ranks_text(first.ranks)}")
-        return None
-
-    def _own_mean(self, pattern: Fit) -> Fit:
-        """Return what is said of a loss that is another number, while all that is trained is right."""
-        if self._training.setup.step is None:
-            return pattern
-        words = "while all that is trained is the plain model's, as where it is the mean over a rank's own rows"
-        ways = "the mean over the whole batch, the rank's share of it (a term of a sum or a mean over ranks), or None"
-        return Fit("", f"{pattern.text}, {words}: return {ways}")
-
-    def _of_own_rows(self, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
-        """Return what is said of an output or a loss that is made of a rank's own rows, and not of the batch's."""
-        words = f"differs by {first.error:.2g} of its largest value on {ranks_text(first.ranks)}"
-        found = pattern or Fit("", words)
-        kind = "batch-statistics" if first.kind == "forward" else found.id
-        if self._is_of_own_rows(wide, first):
-            return Fit(kind, f"{found.text}: each rank's loss is that of its own rows alone")
-        if first.name in self._training.known.batch_norms:
-            return Fit(kind, f"{found.text}: it normalizes by the rows that it gets")
-        return None
-
-    def _is_of_own_rows(self, wide: Pass, first: Deviation) -> bool:
-        """Return whether the loss of each rank is what the plain model's is on that rank's rows."""
-        training, count = self._training, self._training.setup.microbatches
-        size = training.ranks.size
-        if first.step or training.setup.step is not None or training.found.cut.pieces != size:
-            return False
-        losses = losses_of_pieces(training.setup, wide.trace.dtype, size * count)
-        mine = losses[training.ranks.rank * count :][:count]
-        loss = wide.trace.seen.loss
-        is_own = loss is not None and bool(mine) and math.isclose(sum(mine) / count, loss, rel_tol=1e-6)
-        return training.ranks.decide(is_own, all)
-
-    def _clipped(self, wide: Pass, pattern: Fit | None) -> Fit | None:
-        """Return what is asked of a user with a step of their own, if one factor makes all gradients smaller."""
-        training, trace = self._training, wide.trace
-        setup, step = training.setup, wide.judged[-1].step
-        if not setup.ends_by_hand or setup.clip is not None or (pattern is not None and pattern.id == "sum-for-mean"):
-            return None
-        factor = training.ranks.decide(of_all_gradients(trace, step), alike)
-        if factor is None or factor > 1:
-            return None
-        norm = factor * float(trace.store[NORM, step])
-        code = "step" if setup.step is not None else "finish"
-        words = (
-            f"is {factor:.4g} times the plain model's, as every gradient: {code} divides by another number, or it "
-        )
-        return Fit("", f"{words}clips by hand to a norm of {norm:.4g}: then pass clip={norm:.4g}")
+        return Fault(first, of_the_optimizer(self._training, wide, first, pattern), tuple(same))
 
     def _unreduced(self, wide: Pass, healed: Healed) -> Fault | None:
         """Return the partial output that is the cause of the first deviation, if putting the truth there heals it.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,3 +75,13 @@ def _pairs(
             truth = store.get(known)
             if truth is not None:
                 yield known, share.read(mine).double(), share.expected(truth).double()
+
+
+def own_norm(store: Store, step: int, shares: Iterable[Share]) -> float:
+    """Return the norm of the plain model's gradients of what a rank holds."""
+    squares = (
+        float(torch.linalg.vector_norm(share.expected(truth).double())) ** 2
+        for share in shares
+        if (truth := store.get((GRADIENT, step, share.name))) is not None
+    )
+    return math.sqrt(sum(squares))

@@ -10,6 +10,7 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.run.activations import Activations, Convention, Parts, Seen
 from everyrank.parity.run.assembled import Assembled
+from everyrank.parity.run.clip import own_norm
 from everyrank.parity.run.plain import LOSS, NORM, START, Key, rates
 from everyrank.parity.run.shadow import Shadow
 from everyrank.parity.run.store import Store
@@ -130,7 +131,7 @@ class Rank:
             if (kind, "") in self._healed:
                 setattr(self._seen, kind, None)
         if self._seen.norm is not None:
-            self._seen.own_norm = self._tensors.own_norm(number)
+            self._seen.own_norm = own_norm(self._store, number, self._holdings.shares)
         self._activations.end()
         return self._seen
 
@@ -201,7 +202,7 @@ class Rank:
         self._witness = self._shadow
         if self._assembled is not None:
             self._assembled.take(self._parallel.modules)
-        if self._exact and step == 0 and (self._of_parts or self._tensors.has_wrong_gradients()):
+        if self._exact and step == 0 and (self._of_parts or self._tensors.wrong):
             self._witness = self._new_shadow()
         if self._witness is not None:
             self._witness.take()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -19,6 +18,9 @@ from everyrank.parity.values.tree import gradient_of, local
 from everyrank.suites.compare.patterns.likeness import distance
 from torch import nn
 from torch.distributed.tensor import DTensor
+
+#: Says of a parameter, by its key and values, whether the plain optimizer makes the same of this rank's gradients.
+Agrees = Callable[[str, torch.Tensor], bool]
 
 
 class Tensors:
@@ -87,13 +89,9 @@ class Tensors:
                 parameter.grad = values_by_key[key].to_sparse(parameter.grad.sparse_dim())
 
     @property
-    def _wrong(self) -> set[str]:
+    def wrong(self) -> set[str]:
         """The parameters of this rank whose gradients are not the plain model's."""
         return {known[3] for known in self._seen.kept if known[0] == GRADIENT}
-
-    def has_wrong_gradients(self) -> bool:
-        """Return whether a gradient of this step is not the plain model's."""
-        return bool(self._wrong)
 
     @aside
     def gradients_again(self, step: int) -> dict[str, torch.Tensor]:
@@ -101,7 +99,7 @@ class Tensors:
 
         Horovod's optimizers and many engines reduce gradients when they step.
         """
-        wrong, found = self._wrong, {}
+        wrong, found = self.wrong, {}
         for key, parameter in parameters(self._modules) if wrong and self.clipped is None else ():
             if key not in wrong or parameter.grad is None:
                 continue
@@ -112,12 +110,12 @@ class Tensors:
                 self._compare(GRADIENT, step, key, values)
         return found
 
-    def forget_unseen(self, step: int, differs: Callable[[str, torch.Tensor], bool]) -> None:
+    def forget_unseen(self, step: int, differs: Agrees) -> None:
         """Leave out gradients that were wrong where the optimizer has stepped with others, and its update is right.
 
         ``differs`` says whether the plain optimizer makes something else of the gradients that were there.
         """
-        wrong = self._wrong
+        wrong = self.wrong
         updated = {key: local(each.detach()) for key, each in parameters(self._modules) if key in wrong}
         right = {
             key: values
@@ -132,10 +130,12 @@ class Tensors:
             if key in self._unseen or (self._unseen and not (self._exact and step == 0)):
                 self._forget(step, key)
 
-    def _errors(self, kind: str, step: int, key: str, values: torch.Tensor) -> Iterator[tuple[Key, float]]:
+    def _errors(
+        self, kind: str, step: int, key: str, values: torch.Tensor, *more: str
+    ) -> Iterator[tuple[Key, float]]:
         """Yield how far each part of the plain model that a tensor holds is from the truth."""
         for share in self._by_key[key]:
-            known = (kind, step, share.name)
+            known = (kind, step, share.name, *more)
             if not self._setup.skips(share.name) and (truth := self._store.get(known)) is not None:
                 yield known, distance(share.read(values), share.expected(truth)) / scale(self._store, known)
 
@@ -150,16 +150,6 @@ class Tensors:
         """Return the plain model's parameters of which a tensor of this rank has parts."""
         return {share.name for share in self._by_key[key]}
 
-    def own_norm(self, step: int) -> float:
-        """Return the norm of the plain model's gradients of what this rank holds."""
-        squares = (
-            float(torch.linalg.vector_norm(share.expected(truth).double())) ** 2
-            for shares in self._by_key.values()
-            for share in shares
-            if (truth := self._store.get((GRADIENT, step, share.name))) is not None
-        )
-        return math.sqrt(sum(squares))
-
     def clipped_late(self, step: int) -> None:
         """Compare gradients again that were clipped by hand, by the norm that the user's step has returned."""
         if not self._late or self._seen.norm is None or self._setup.clip is None:
@@ -171,7 +161,7 @@ class Tensors:
         for key, values in self._late.items():
             self._compare(GRADIENT, step, key, values / factor)
 
-    def parameters(self, step: int, agrees: Callable[[str, torch.Tensor], bool]) -> None:
+    def parameters(self, step: int, agrees: Agrees) -> None:
         """Compare parameters and buffers after a step.
 
         ``agrees`` says whether the plain optimizer makes the same of the rank's gradients: then these decide.
@@ -196,13 +186,9 @@ class Tensors:
             if key not in self._by_key or key in self._excused:
                 continue
             for kind, values in optimizer.state_of(parameter):
-                for share in self._by_key[key]:
-                    known = (STATE, step, share.name, kind)
-                    truth = self._store.get(known)
-                    if truth is None or self._setup.skips(share.name) or (STATE, share.name) in self._healed:
-                        continue
-                    error = distance(share.read(values), share.expected(truth)) / scale(self._store, known)
-                    self._seen.note(known, error)
+                for known, error in self._errors(STATE, step, key, values, kind):
+                    if (STATE, known[2]) not in self._healed:
+                        self._seen.note(known, error)
 
     def _has_right_gradients(self, step: int, key: str) -> bool:
         """Return whether this rank's gradients of a tensor are the plain model's.
@@ -212,14 +198,7 @@ class Tensors:
         known = [(GRADIENT, step, share.name) for share in self._by_key[key]]
         return not any(self._is_wrong(each, self._seen.errors.get(each, 0.0)) for each in known)
 
-    def _compare(
-        self,
-        kind: str,
-        step: int,
-        key: str,
-        values: torch.Tensor,
-        agrees: Callable[[str, torch.Tensor], bool] | None = None,
-    ) -> None:
+    def _compare(self, kind: str, step: int, key: str, values: torch.Tensor, agrees: Agrees | None = None) -> None:
         """Compare the parts of the plain model that a tensor of this rank holds."""
         for share in self._by_key[key]:
             known = (kind, step, share.name)
