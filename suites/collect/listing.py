@@ -38,9 +38,6 @@ def moves(chosen: Contract) -> Iterator[str]:
         raise DeclarationError(f"{chosen.name} has no moves")
     player = chosen.part("player")
     yield from states.table(player)
-    asked, found = (
-        all_flows(player),
-        flows_of(player, (script for script, full in stored(player) if not full)),
-    )
+    asked, found = all_flows(player), flows_of(player, (script for script, full in stored(player) if not full))
     text = f"{len(found)} of {len(asked)} are in the crossings of the default profile"
     yield f"flows from a change to what looks at it: {text}"

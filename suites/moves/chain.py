@@ -51,14 +51,15 @@ def _without_numbers(flow: Flow) -> Flow:
 def unseen(player: Any) -> list[tuple[Event, ...]]:
     """Return the events of each chain that no crossing has, in their order. Not all of them are possible."""
     seen = chains_of(player, [script for script, _ in stored(player)])
-    by_move = defaultdict(list)
-    for flow in all_flows(player):
+    flows, by_move = all_flows(player), defaultdict(list)
+    for flow in flows:
         by_move[flow.changed_by[0]].append(flow)
-    chains = {(first, second) for first in all_flows(player) for second in by_move[first.read_by]}
+    chains = {(first, second) for first in flows for second in by_move[first.read_by]}
     saves = [(name, 0) for name, move in moves_of(player).items() if SAVED in move.writes]
 
     def events(first: Flow, second: Flow) -> tuple[Event, ...]:
         loads = [() if flow.load is None else (*saves[:1], flow.load) for flow in (first, second)]
-        return first.changed_by, *loads[0], second.changed_by, *loads[1], (second.read_by, 0)
+        changed = () if first.changed_by == START else (first.changed_by,)
+        return *changed, *loads[0], second.changed_by, *loads[1], (second.read_by, 0)
 
     return sorted({events(*chain) for chain in chains} - {events(*chain) for chain in seen})

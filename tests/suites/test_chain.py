@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from everyrank.suites.engine.contract import contract, contracts
 from everyrank.suites.moves.chain import chains_of, unseen
 from everyrank.suites.moves.crossing import Crossing, Event
 from everyrank.suites.moves.file import stored
 from everyrank.suites.moves.flow import Flow
-from everyrank.suites.moves.move import move
+from everyrank.suites.moves.move import move, moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.script import Script
 from everyrank.suites.trainer.player import TrainerPlayer
@@ -62,6 +63,15 @@ def test_what_is_looked_for_is_in_no_crossing() -> None:
     assert unseen(_Mill) == [], "the only chain is in a crossing"
     known = chains_of(TrainerPlayer, [crossing for crossing, _ in stored(TrainerPlayer)])
     assert all(chains_of(TrainerPlayer, [Crossing({}, events)]) - known for events in unseen(TrainerPlayer))
+
+
+@pytest.mark.parametrize("name", [name for name in contracts() if contract(name).player is not None])
+def test_what_is_looked_for_are_moves_of_the_player(name: str) -> None:
+    """What was there at the start is none: a state that is saved then is looked for by its save."""
+    player = contract(name).part("player")
+    moves = moves_of(player)
+    assert unseen(player)
+    assert all(kind < len(moves[each].kinds_up_to()) for events in unseen(player) for each, kind in events)
 
 
 def test_draws_add_chains_that_no_crossing_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,13 @@ def test_a_contract_that_is_not_installed_is_left_out() -> None:
     assert _end(crossed) == {}
 
 
+def test_a_test_that_calls_the_law_by_itself_is_no_case() -> None:
+    crossed = Crossed()
+    crossed.pytest_runtest_logreport(SimpleNamespace(when="call", user_properties=[(CROSSED, "step.0")]))
+    crossed.pytest_sessionfinish(SimpleNamespace(config=SimpleNamespace()))  # type: ignore[arg-type]
+    assert _end(crossed) == {}
+
+
 _SUBJECT = """
     from everyrank.suites import conformance
     from everyrank.suites.trainer.subjects.exemplars import DATA_PARALLEL
