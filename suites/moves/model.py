@@ -40,6 +40,8 @@ class Param:
     """Whether its gradient is always zero."""
     cancels: bool = field(default=False, repr=False)
     """Whether its gradients on the first two ranks cancel, and others have zero."""
+    huge: bool = field(default=False, repr=False)
+    """Whether its gradient is so near to the largest number of its dtype that two of them have no sum."""
 
 
 #: What a parameter is like: the parameters that stand for it, by a name of their own.
@@ -68,7 +70,13 @@ _LAYOUTS = {
     "embedding": "sparse gradients",
 }
 
-_DTYPES = {"float32": "mixed dtypes", "complex128": "complex parameters"}
+_DTYPES = {
+    "float32": "mixed dtypes",
+    "float16": "mixed dtypes",
+    "bfloat16": "mixed dtypes",
+    "complex64": "mixed dtypes",
+    "complex128": "complex parameters",
+}
 
 
 def needed_by(param: Param) -> Iterator[str]:
@@ -85,6 +93,8 @@ def needed_by(param: Param) -> Iterator[str]:
     yield from (feature for feature, needed in found.items() if feature and needed)
     if param.sparse:
         yield "sparse gradients"
+    if param.dtype == "complex64":
+        yield "complex parameters"
 
 
 # --- from traits to models ---------------------------------------------------------------------------

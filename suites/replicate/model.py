@@ -27,6 +27,9 @@ class Buffer:
     name: str
     dtype: str
     gaps: bool = False
+    scalar: bool = False
+    moving: bool = False
+    """Whether each forward in training moves it towards what it is given, as batch norm does."""
 
 
 #: What buffers a model may have.
@@ -34,6 +37,8 @@ BUFFERS: dict[str, tuple[Buffer, ...]] = {
     "": (),
     "counts": (Buffer("b0", "float64"), Buffer("b1", "int64")),
     "gaps": (Buffer("b0", "bfloat16", gaps=True), Buffer("b1", "bool")),
+    "batches": (Buffer("b0", "int64", scalar=True), Buffer("b1", "float32", moving=True)),
+    "narrow": (Buffer("b0", "uint8"), Buffer("b1", "int64", scalar=True), Buffer("b2", "float16")),
 }
 
 
@@ -76,6 +81,20 @@ class Model:
         )
 
 
+class Steep(torch.autograd.Function):
+    """Zero, with gradients near the largest number of the dtype, whatever comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: torch.Tensor) -> torch.Tensor:
+        ctx.like = parameter.detach()
+        return torch.zeros((), dtype=torch.float64)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        parts = torch.linspace(0.6, 0.8, ctx.like.numel(), dtype=torch.float64)
+        return (parts * torch.finfo(ctx.like.dtype).max).view(ctx.like.shape).to(ctx.like.dtype)
+
+
 class Part(nn.Module):
     """A module of the tree. Its layer ``first`` is always used, so that each backward reaches each replica."""
 
@@ -85,6 +104,8 @@ class Part(nn.Module):
         self.own: list[tuple[int, str, Param]] = []
         """Its parameters by each of their names: the number in the model, the name, and what it is like."""
         self.parts: list[str] = []
+        self.moving: list[str] = []
+        """Its buffers that a forward moves."""
 
     def part(self, path: str) -> Part:
         """Return the module at this path; make it if there is none."""
@@ -106,10 +127,16 @@ class Part(nn.Module):
                 out = out + buffer.double().sum() / 64
             elif buffer.dtype == torch.int64 and self.training:
                 self.get_buffer(name).add_(1)
+            if name in self.moving and self.training:
+                self.get_buffer(name).mul_(0.75).add_(x.detach().sum() / 8)
         for index, (number, name, param) in enumerate(self.own):
             if param.unused or number in skips:
                 continue
-            found = term(param, self.get_parameter(name), x, index)
+            parameter = self.get_parameter(name)
+            if param.huge:
+                out = out + Steep.apply(parameter)
+                continue
+            found = term(param, parameter, x, index)
             # The last term's gradient is the memory of the sum's gradient, which the backward goes on to read.
             out = out / 2 + (found * 0.0 if param.zero else found)
         for name in self.parts:
@@ -134,7 +161,8 @@ def make(made_of: Model, seed: int) -> Part:
     for buffer in made_of.buffers:
         dtype = getattr(torch, buffer.dtype)
         value = torch.zeros(6, dtype=dtype)[::2] if buffer.gaps else torch.zeros(3, dtype=dtype)
-        root.register_buffer(buffer.name, value)
+        root.register_buffer(buffer.name, value[0].clone() if buffer.scalar else value)
+        root.moving += [buffer.name] if buffer.moving else []
     fill(root, seed)
     return root
 
@@ -164,5 +192,6 @@ def buffer_values(buffer: torch.Tensor, number: int, rank: int) -> torch.Tensor:
     """Return values that no other rank has at any move."""
     if buffer.dtype == torch.bool:
         return torch.tensor([bool((rank + number) >> bit & 1) for bit in range(buffer.numel())])
-    base = 2**40 + 1 if buffer.dtype == torch.int64 else 0  # too large for a float32 to hold exactly
+    # Too large for a float32 to hold exactly; one without dimensions is too large for a float64.
+    base = 0 if buffer.dtype != torch.int64 else 2**40 + 1 if buffer.dim() else 2**53 + 1
     return torch.zeros_like(buffer) + base + 4 * (number % 32) + rank

@@ -38,6 +38,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
             yield NEVER
     if given.get("packing"):
         yield "packed inputs"
+    if outline.quiet and any(buffer.moving for buffer in outline.model.buffers):
+        yield "buffers in evaluation"
 
 
 def _ran(outline: Outline, synced: bool = True, **given: Any) -> None:

@@ -20,6 +20,26 @@ _HOMES = {
     "ignored": ("inner.", "", "other."),
 }
 
+#: What a parameter is like, in crossings of any layer: further ones have two properties, or a narrow dtype.
+_PARAMS = PARAMS | {
+    "complex-transposed": (Param("", (3, 4), "transposed", dtype="complex128"),),
+    "complex64-gaps": (Param("", (3, 2), "gaps", dtype="complex64"),),
+    "complex64": (Param("", (2,), dtype="complex64"),),
+    "fp32-transposed": (Param("", (4, 3), "transposed", dtype="float32"),),
+    "fp16": (Param("", (3,), dtype="float16"),),
+    "huge": (Param("", (2, 3), dtype="float16", huge=True),),
+    "bf16-large": (Param("", (1031,), dtype="bfloat16"),),
+    "fp32-tied": (Param("", (3,), dtype="float32", also="_again"),),
+    "frozen-transposed": (Param("", (3, 2), "transposed", frozen=True),),
+    "equal": (Param("", (3, 2)), Param("", (3, 2))),
+}
+
+#: Those of further crossings.
+_FURTHER = (*(name for name in _PARAMS if name not in PARAMS), "plain", "unused", "empty", "sparse")
+
+#: Dtypes in which Adam divides zero by zero.
+_NARROW = {"fp16", "huge", "bf16-large"}
+
 #: More than one chunk of 2**20 elements, and not a multiple of it. Draws alone have it: it takes its time.
 _PAGE = Param("", (2**20 + 3,))
 
@@ -65,6 +85,8 @@ class ReplicatePlayer(ApartMoves):
         "asked": (True, False),
     }
 
+    further = ({"param1": _FURTHER, "param2": _FURTHER, "param3": _FURTHER, "buffers": ("batches", "narrow", "")},)
+
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
@@ -74,6 +96,8 @@ class ReplicatePlayer(ApartMoves):
             found["built"] = ""
         if "sparse" in params:
             found["optimizer"] = "SGD"  # the others refuse sparse gradients
+        elif _NARROW.intersection(params) and found["optimizer"] == "Adam":
+            found["optimizer"] = "momentum"
         if found["built"] == "apart":
             found["buffers"] = ""  # the whole module has them, which is not replicated
         elif found["built"] == "own-buffers" and not found["buffers"]:
@@ -89,8 +113,8 @@ class ReplicatePlayer(ApartMoves):
         homes = _homes(built)
         params = [
             placed(param, name, homes[number - 1], "" if homes == _HOMES[""] else homes[number - 1])
-            for number, name, param in params_of(traits, PARAMS)
-            if features.issuperset(needed_by_itself(param, size))
+            for number, name, param in params_of(traits, _PARAMS)
+            if features.issuperset(_needed(param, size))
         ]
         return Model(
             size=size,
@@ -107,7 +131,7 @@ class ReplicatePlayer(ApartMoves):
         if BUILT[model.built]:
             yield BUILT[model.built]
         for param in model.params:
-            yield from needed_by_itself(param, model.size)
+            yield from _needed(param, model.size)
 
     @classmethod
     def draw_model(cls, drawing: Any) -> Model:
@@ -125,6 +149,12 @@ class ReplicatePlayer(ApartMoves):
         if not any(param.unused for param in model.params):
             yield replace(model, asked=False)
         yield from with_each(model, plain)
+
+
+def _needed(param: Param, size: int) -> Iterator[str]:
+    yield from needed_by_itself(param, size)
+    if param.huge:
+        yield "gradients near the largest number"
 
 
 def _homes(built: str) -> tuple[str, ...]:

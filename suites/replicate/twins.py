@@ -15,7 +15,14 @@ from everyrank.suites.replicate.model import loss
 from torch import nn
 
 #: How far a mean may be off, relative to the largest gradient in it: the order of a sum may differ.
-_OFF = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-6}
+_OFF = {
+    torch.float64: 1e-12,
+    torch.complex128: 1e-12,
+    torch.float32: 1e-6,
+    torch.complex64: 1e-6,
+    torch.float16: 2**-9,
+    torch.bfloat16: 2**-6,
+}
 
 
 class Twins:
@@ -71,7 +78,7 @@ class Twins:
             parts = [parameter.grad for parameter in parameters]
             sizes = [float(dense(part).abs().max()) for part in parts if part is not None and part.numel()]
             self.scales[name] = max(sizes, default=0.0)
-            self._give(name, mean(parts))
+            self._give(name, _mean(parts))
         self.touched = [set() for _ in self.models]
 
     def let_average(self, name: str, mine: torch.Tensor, bound: float) -> None:
@@ -81,7 +88,7 @@ class Twins:
         """
         parts = [twin.get_parameter(name).grad for twin in self.models]
         if all(part is not None and part.shape == mine.shape for part in parts):
-            found = mean(parts)
+            found = _mean(parts)
             if found is not None and self.close(name, mine, found, bound):
                 self._give(name, found)
 
@@ -96,3 +103,10 @@ class Twins:
     def _give(self, name: str, gradient: torch.Tensor | None) -> None:
         for twin in self.models:
             twin.get_parameter(name).grad = None if gradient is None else gradient.clone()
+
+
+def _mean(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """Return the mean of gradients: of narrow ones it has a value also if their sum has none in that dtype."""
+    narrow = {part.dtype for part in parts if part is not None} & {torch.float16, torch.bfloat16}
+    found = mean([part.double() if part is not None and narrow else part for part in parts])
+    return found.to(narrow.pop()) if found is not None and narrow else found

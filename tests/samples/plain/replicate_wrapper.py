@@ -42,9 +42,9 @@ class Replica(nn.Module):
             if used:
                 if param.grad is None:
                     param.grad = torch.zeros_like(param)
-                grad = param.grad.contiguous()
+                grad = param.grad.contiguous() / dist.get_world_size()
                 dist.all_reduce(grad)
-                param.grad.copy_(grad / dist.get_world_size())
+                param.grad.copy_(grad)
 
     @contextlib.contextmanager
     def no_sync(self):
