@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -67,6 +67,8 @@ class Model:
     submodule is replicated on its own; ignored: ``inner`` is not replicated."""
     asked: bool = False
     """Whether ``build`` is asked for ``find_unused_parameters``: without it no script leaves a parameter out."""
+    alike: bool = field(default=False, repr=False)
+    """Whether the ranks start with the same values."""
     equal_at_once: bool = True
     """Whether values are compared as soon as the module is built; otherwise from the first forward on."""
 

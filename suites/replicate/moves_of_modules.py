@@ -73,6 +73,7 @@ def _loading_needs(outline: Outline, fresh: bool = False) -> Iterator[str]:
 def _loaded(outline: Outline, fresh: bool = False) -> None:
     if fresh:
         outline.pending = outline.quiet = outline.trained = outline.unsynced = outline.cleared = False
+        outline.hooked.clear()
 
 
 def _uneven_needs(outline: Outline, batches: tuple[int, ...] = (), idle: bool = False) -> Iterator[str]:
@@ -166,7 +167,7 @@ class ModuleMoves(TrainingMoves):
         often=2,
         after="save",
         shown_by="backward",
-        writes=("parameter", "gradient", "buffer", "optimizer state", "frozen", "sync"),
+        writes=("parameter", "gradient", "buffer", "optimizer state", "frozen", "sync", "hook"),
         reads=("saved state",),
     )
     def load(self, fresh: bool = False) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from everyrank import current_world
+from everyrank.fixtures.failing import InjectedError
+from everyrank.suites.arena.groups import error_of, root, text_of
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, move, often_nothing, subsets
+from everyrank.suites.moves.move import NEVER, move, often_nothing, only_if, subsets
 from everyrank.suites.moves.player import Player
 from everyrank.suites.replicate.arena import Arena, unsynced
 from everyrank.suites.replicate.model import Model
@@ -59,6 +61,25 @@ def _cleared(outline: Outline, set_to_none: bool = True) -> None:
     outline.pending = False
 
 
+def _putting_needs(outline: Outline) -> Sequence[str]:
+    # A view of a bucket is the bucket's.
+    return only_if(outline.model.built != "bucket-view")
+
+
+def _hooking_needs(outline: Outline, param: int) -> Sequence[str]:
+    return ["hooks", *only_if(param in outline.hookable or param in outline.hooked)]
+
+
+def _hooked(outline: Outline, param: int) -> None:
+    outline.hooked ^= {param}
+
+
+def _raising_needs(outline: Outline) -> Iterator[str]:
+    yield "backwards that raised"
+    if outline.pending or outline.unsynced or outline.quiet:
+        yield NEVER  # what was accumulated before would be gone, and buffers of a forward without sync are no matter
+
+
 def _giving_needs(outline: Outline, to: tuple[int, ...] = (), own: bool = False) -> Iterator[str]:
     if not to or not set(outline.givable).issuperset(to):
         yield NEVER
@@ -92,6 +113,7 @@ def _replacing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
 
 def _replaced(outline: Outline, param: int) -> None:
     outline.saved = False
+    outline.hooked.discard(param)
 
 
 def _first(numbers: Any) -> int | None:
@@ -112,6 +134,13 @@ def _first_param(outline: Outline) -> tuple[int, ...] | None:
 
 def _first_givable(outline: Outline) -> tuple[int, ...] | None:
     return tuple(outline.givable[:1]) or None
+
+
+def _raising(layer: nn.Module, args: Any, output: torch.Tensor) -> None:
+    def fail(gradient: torch.Tensor) -> None:
+        raise InjectedError("in backward")
+
+    output.register_hook(fail)
 
 
 class TrainingMoves(Player):
@@ -159,7 +188,7 @@ class TrainingMoves(Player):
         ),
         often=5,
         writes=("gradient", "buffer", "sync"),
-        reads=("parameter", "gradient", "buffer", "frozen", "sync"),
+        reads=("parameter", "gradient", "gradient put by", "buffer", "frozen", "hook", "sync"),
     )
     def backward(
         self,
@@ -211,6 +240,73 @@ class TrainingMoves(Player):
         """Clear all gradients."""
         for _, model in self.sides.models:
             model.zero_grad(set_to_none=set_to_none)
+
+    @move(
+        "accumulate",
+        needs=_putting_needs,
+        then=_cleared,
+        kinds=(),
+        further={2: ({},)},
+        shown_by="backward",
+        writes=("gradient", "gradient put by"),
+        reads=("gradient", "sync"),
+    )
+    def put_by(self) -> None:
+        """Keep all gradients as they are, as for a mean over steps, and clear those of the parameters."""
+        self.sides.put_by()
+
+    @move(
+        "accumulate",
+        needs=_hooking_needs,
+        then=_hooked,
+        drawn={"param": lambda outline: [*outline.hookable, *sorted(outline.hooked)]},
+        kinds=(),
+        further={
+            2: (
+                {"param": lambda outline: _first(outline.hookable)},
+                {"param": lambda outline: _first(outline.hooked)},
+            )
+        },
+        shown_by="backward",
+        writes=("hook",),
+        reads=("frozen",),
+    )
+    def hook(self, param: int) -> None:
+        """Register a hook that halves the gradients of a parameter, or remove it."""
+        handles = self.sides.hooks.pop(param, None)
+        if handles is not None:
+            for handle in handles:
+                handle.remove()
+            return
+        self.sides.hooks[param] = [
+            self.sides.param(model, param).register_hook(lambda gradient: gradient / 2)
+            for _, model in self.sides.models
+        ]
+
+    @move(
+        "accumulate",
+        needs=_raising_needs,
+        then=_cleared,
+        kinds=(),
+        further={2: ({},)},
+        shown_by="backward",
+        writes=("gradient", "buffer", "sync"),
+        reads=("frozen", "hook"),
+    )
+    def raise_in_backward(self) -> None:
+        """Run a backward that raises on all ranks, and clear all gradients: nothing else of it stays."""
+        sides = self.sides
+        rows, targets = sides.forward_twins(self.number)
+        layer = self._part(sides.inside, "inner").get_submodule("first")
+        handle = layer.register_forward_hook(_raising)
+        with sides.acting():
+            loss = sides.loss(rows, targets, (), "")
+        handle.remove()
+        error = error_of(loss.backward)
+        self.check(isinstance(root(error), InjectedError), f"a backward that raised ended with {text_of(error)}")
+        for _, model in sides.models:
+            model.zero_grad()
+        sides.equal = True
 
     @move(
         "mean",
@@ -278,6 +374,7 @@ class TrainingMoves(Player):
         """Replace a parameter by a new one with the same values, and make a new optimizer."""
         self.sides.replaced = True
         self.saved = None
+        self.sides.hooks.pop(param, None)
         for _, model in self.sides.models:
             path, _, last = self.model.params[param].name.rpartition(".")
             part = self._part(model, path)

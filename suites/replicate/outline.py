@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from everyrank.suites.moves.model import ModelOutline
 from everyrank.suites.replicate.model import Model
@@ -27,6 +27,8 @@ FEATURES = {
     "sparse gradients": "mean[*sparse*]",
     "backwards without sync": "accumulate[parts*]",
     "backwards after all forwards": "accumulate[forwards-first-*]",
+    "backwards that raised": "accumulate[raised-*]",
+    "hooks": "accumulate[hooked-*]",
     "static graphs that begin without sync": "accumulate[static-graph-unsynced-*]",
     "unused parameters": "unused[last-*]",
     "unused parameters whose gradients were cleared": "unused[cleared-*]",
@@ -75,6 +77,8 @@ class Outline(ModelOutline[Model]):
     quiet: bool = False
     """Whether the last forward was one without gradients or sync: DDP then sends no buffers with the next."""
     saved: bool = False
+    hooked: set[int] = field(default_factory=set)
+    """The parameters with a hook of the user's."""
 
     @property
     def static(self) -> bool:
@@ -90,6 +94,11 @@ class Outline(ModelOutline[Model]):
             return []
         params = enumerate(self.model.params)
         return [number for number, param in params if number not in self.frozen and param.layout != "embedding"]
+
+    @property
+    def hookable(self) -> list[int]:
+        """The parameters that can be given a hook: it must not come after a graph was taken for granted."""
+        return [] if self.static else [number for number in self.givable if number not in self.hooked]
 
     @property
     def replaceable(self) -> list[int]:

@@ -64,7 +64,6 @@ class ReplicatePlayer(ApartMoves):
         "group": "the optimizers are plain torch.optim's, which no subject has",
         "scheduler": "the optimizers are plain torch.optim's, which no subject has",
         "generator": "open: no model draws numbers, as dropout does",
-        "hook": "open: no move adds a hook to a parameter or a module",
     }
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
     flow_layer = 1
@@ -85,7 +84,11 @@ class ReplicatePlayer(ApartMoves):
         "asked": (True, False),
     }
 
-    further = ({"param1": _FURTHER, "param2": _FURTHER, "param3": _FURTHER, "buffers": ("batches", "narrow", "")},)
+    further = (
+        {"param1": _FURTHER, "param2": _FURTHER, "param3": _FURTHER, "buffers": ("batches", "narrow", "")},
+        {},
+        {},
+    )
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class Sides:
         self.local_buffers = not asked.get("broadcast_buffers", LOCAL_BUFFERS not in arena.subject.declares)
         self.frozen = {number for number, param in enumerate(made_of.params) if param.frozen}
         self.replaced = False
+        self.kept: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        """Gradients of the subject that the user has put by: the name, the tensor, and what it was then."""
+        self.hooks: dict[int, list[Any]] = {}
+        """The user's hooks on parameters, on all sides, by the number of the parameter."""
         self.when = ""
         """The time of now, for a text about a state."""
         self.begin(SEED)
@@ -50,6 +54,7 @@ class Sides:
 
     def begin(self, seed: int, number: int = 0) -> None:
         """Make a model with its own values on each rank, and references with the values that replicas must have."""
+        self.hooks.clear()
         build = self.made_of.build
         twins = [self.model(seed, rank, number) for rank in range(self.size)]
         self.twins = Twins(twins, build.keeps, self.local_buffers)
@@ -61,7 +66,7 @@ class Sides:
 
     def model(self, seed: int, rank: int, number: int) -> nn.Module:
         """Return a fresh model of a rank, with values of its own."""
-        model = make(self.made_of, seed + rank)
+        model = make(self.made_of, seed if self.made_of.alike else seed + rank)
         for index, param in enumerate(self.made_of.params):
             model.get_parameter(param.name).requires_grad_(index not in self.frozen)
         for buffer in model.buffers():
@@ -123,6 +128,15 @@ class Sides:
             self.twins.average()
         return parts[self.rank]
 
+    def forward_twins(self, number: int) -> Any:
+        """Run a forward on the references, as of a backward that raises; return the rows and targets of this rank."""
+        parts = [batch(number, 0, rank) for rank in range(self.size)]
+        self.twins.send_buffers()
+        with torch.no_grad():
+            for twin, (rows, _) in zip(self.twins.models, parts, strict=True):
+                twin(rows)
+        return parts[self.rank]
+
     def loss(self, rows: torch.Tensor, targets: torch.Tensor, skips: tuple[int, ...], packing: str) -> torch.Tensor:
         """Run a forward of the subject, and return the loss."""
         args, kwargs = packed(rows, packing)
@@ -132,6 +146,14 @@ class Sides:
         """Do one step of each optimizer."""
         for optimizer in self.optimizers:
             optimizer.step()
+
+    def put_by(self) -> None:
+        """Keep the gradients that there are as they are, and let the next backward make others."""
+        for name, parameter in self.named(self.inside).items():
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                self.kept.append((name, parameter.grad.detach(), parameter.grad.detach().clone()))
+        for _, model in self.models:
+            model.zero_grad()
 
     # --- comparing -----------------------------------------------------------------------------------
 
@@ -150,6 +172,8 @@ class Sides:
                 self.twins.let_average(name, parameter.grad.detach(), self._bound)
             self._compare_gradient(name, parameter, expected)
         self.twins.left = set()
+        for name, tensor, was in self.kept:
+            same(tensor, was, f"the gradient of {name} that was put by")
         buffers = dict(self.inside.named_buffers())
         for name, buffer in self.twin.named_buffers():
             same(buffers[name], buffer, f"buffer {name}")

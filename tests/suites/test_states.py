@@ -144,13 +144,13 @@ def test_the_crossings_of_rpc_optimizer_have_nearly_each_flow_that_is_possible()
 
 def test_the_crossings_of_replicate_have_each_flow_that_is_possible() -> None:
     found, left = _left("replicate")
-    assert len(found) == 195
+    assert len(found) == 243
     # What was built afresh is saved early alone, and no step is defined where gradients differ between ranks.
-    saved = {flow.load for flow in left if (flow.kind, flow.read_by) == ("buffer", "save")}
-    assert saved == {("load", 1)}
     stepped = {flow for flow in left if (flow.kind, flow.read_by) == ("gradient", "step")}
     assert {flow.changed_by for flow in stepped} == {("backward", 1), ("backward", 7), ("give", 1)}
-    assert all(flow.read_by == "save" for flow in left - stepped)
+    # The buffers of a forward whose backward raised are sent again before each further one.
+    later = {flow for flow in left - stepped if flow.changed_by != ("raise_in_backward", 0)}
+    assert {(flow.kind, flow.load, flow.read_by) for flow in later} == {("buffer", ("load", 1), "save")}
 
 
 def test_the_crossings_of_parameter_server_have_each_flow_that_is_possible() -> None:

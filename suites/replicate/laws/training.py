@@ -13,7 +13,7 @@ from everyrank.suites.arena.subject_errors import plainly, stayed
 from everyrank.suites.compare.comparison import CLOSE_FP64
 from everyrank.suites.compare.reference import Plan, whole_batch
 from everyrank.suites.moves.player import play_or_raise
-from everyrank.suites.moves.script import Script, call
+from everyrank.suites.moves.script import Call, Script, call
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
@@ -131,11 +131,16 @@ def options(arena: Arena, point: OptionPoint) -> None:
 _MIXED = "mixed-dtypes"
 
 
+def _script(size: int, param: Param, *calls: Call) -> Script:
+    """Return a script whose ranks start alike: it is about nothing else than its moves."""
+    return Script(Model(size, (param,), alike=True, equal_at_once=False), calls)
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeanPoint(TrainingPoint):
-    """A point that fixes whether there is one more backward, whose gradients have no sum in their dtype."""
+    """A point with a script that follows the training."""
 
-    huge: bool = False
+    script: Script
 
 
 def _means() -> Iterator[TrainingPoint]:
@@ -149,7 +154,8 @@ def _means() -> Iterator[TrainingPoint]:
         yield from points.plain(2, 3, 4, label=model, model=model, variant="lr", core=core)
     # At most two ranks, as for the options: but no subject has to take an option for these.
     yield from points.plain(1, 2, label=_MIXED, model=_MIXED)
-    yield from points.each_size(partial(MeanPoint, huge=True), 2, label="halves", core=(2,))
+    halves = _script(2, Param("halves", (3, 2), dtype="float16", huge=True), call("backward"))
+    yield from points.each_size(partial(MeanPoint, script=halves), 2, label="halves", core=(2,))
 
 
 @law("mean", _means, groups=("TRAINED",))
@@ -161,9 +167,8 @@ def mean(arena: Arena, point: TrainingPoint) -> None:
     # In fp32 the sum of the parts is another one than that of the whole.
     whole: dict[str, Any] = {"reference": whole_batch, "tolerance": CLOSE_FP64}
     follow(arena, point.plan, **({} if point.plan.model == _MIXED else whole))
-    if isinstance(point, MeanPoint) and point.huge:
-        model = Model(point.size, (Param("halves", (3, 2), dtype="float16", huge=True),), equal_at_once=False)
-        play_or_raise(arena.subject, Script(model, (call("backward"),)))
+    if isinstance(point, MeanPoint):
+        play_or_raise(arena.subject, point.script)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +177,16 @@ class AccumulationPoint(TrainingPoint):
 
     sync: Sync = "last"
     later: bool = False
+    script: Script | None = None
+    """What is done in place of a training."""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Backwards before which, or in which, the user does something.
+_UNUSUAL = {
+    "raised": (call("backward"), call("raise_in_backward"), call("backward")),
+    "hooked": (call("hook", param=0), call("backward"), call("hook", param=0), call("backward")),
+}
 
 
 def _accumulations() -> Iterator[AccumulationPoint]:
@@ -190,6 +204,9 @@ def _accumulations() -> Iterator[AccumulationPoint]:
     )
     yield from points.each_size(partial(AccumulationPoint, sync="all"), 2, 3, label="synced", parts=3)
     yield from points.each_size(partial(AccumulationPoint, sync="none"), 2, 3, label="local", parts=2)
+    for label, calls in _UNUSUAL.items():
+        make = partial(AccumulationPoint, script=_script(2, Param("param", (3, 2)), *calls))
+        yield from points.each_size(make, 2, label=label, core=(2,))
     forwards_first = partial(AccumulationPoint, sync="after-all")
     yield from points.each_size(forwards_first, 2, 3, label="forwards-first", core=(2,), parts=2)
 
@@ -199,8 +216,12 @@ def accumulate(arena: Arena, point: AccumulationPoint) -> None:
     """k microbatches without sync, then one with sync, equal one batch; so do k with sync. Only sync averages.
 
     This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced,
-    and if all forwards come before the first backward.
+    and if all forwards come before the first backward. A backward that raises leaves nothing behind, and a hook of
+    the user's gets the gradient of its rank.
     """
+    if point.script is not None:
+        play_or_raise(arena.subject, point.script)
+        return
     alone = point.sync == "none"
     whole: dict[str, Any] = {} if alone else {"reference": whole_batch, "tolerance": CLOSE_FP64}
     with playing(arena, point.plan, options=point.options, **whole) as player:
