@@ -37,12 +37,18 @@ def truth(setup: Setup, ranks: Ranks, own: torch.dtype, cut: Cut, remarks: list[
     if store is not None:
         return Truth(store, torch.float64, True)
     if own == torch.float64:
-        raise Unusable(f"the plain model does not train, in one process and without parallelize: {failure}")
+        raise _fails(setup, failure)
     store, again = _kept(setup, ranks, own, counts, exact=False)
     if store is None:
-        raise Unusable(f"the plain model does not train, in one process and without parallelize: {again}")
+        raise _fails(setup, again)
     remarks.append(f"not in fp64, which the plain model does not take: {failure}")
     return Truth(store, own, False)
+
+
+def _fails(setup: Setup, failure: str) -> Unusable:
+    if setup.one_rank:
+        return Unusable(f"your own code does not train in a world of one, with which ranks are compared: {failure}")
+    return Unusable(f"the plain model does not train, in one process and without parallelize: {failure}")
 
 
 def _kept(
@@ -71,7 +77,7 @@ def _sendable(error: Exception | None) -> Unusable | Defect | str | None:
     if (found := defect(error)) is not None:
         return found
     if isinstance(error, FailedAlone):
-        return str(error)
+        return f"{error.caller} raises {error}" if error.caller else str(error)
     return with_line(error)
 
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 from everyrank.parity.errors import Defect, Unusable, defect
-from everyrank.parity.values.lines import with_line
+from everyrank.parity.values.lines import argument_of, with_line
 from torch.distributed import distributed_c10d as c10d
 
 #: Takes a value out of a lone world.
@@ -48,6 +48,13 @@ def lone_world() -> Iterator[None]:
 
 class FailedAlone(Exception):
     """The user's code has failed in a lone world; the message says how, and where."""
+
+    def __init__(self, text: str, caller: str = "") -> None:
+        super().__init__(text, caller)
+        self.text, self.caller = text, caller
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def in_lone_world(run: Callable[[Take], None], take: Take) -> None:
@@ -111,4 +118,4 @@ def _given(pipe: IO[bytes]) -> Iterator[tuple[str, Any]]:
 def _sendable(error: BaseException) -> Exception:
     if isinstance(error, Unusable | Defect):
         return error
-    return defect(error) or FailedAlone(with_line(error))
+    return defect(error) or FailedAlone(with_line(error), argument_of(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -26,20 +27,23 @@ class _Refuse(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func.namespace in _NAMESPACES and _ranks_of(args) != 1:
-            name = func.overloadpacket.__name__
-            caller, instead = self._caller, self._instead
-            if runs_a_module():
-                caller = "the plain model"
-                instead = (
-                    "switch it on in parallelize, or, if there is no model without it, pass "
-                    'reference="one rank", which builds and trains it in a world of one.'
-                )
-            line = line_now()
-            raise Unusable(
-                f"{caller} calls a collective, {name.rstrip('_')}{line and f', at {line}'}: the plain model is "
-                f"trained by one process alone, and would wait there for the others. Instead, {instead}"
-            )
+            raise self.refusal(f"calls a collective, {func.overloadpacket.__name__.rstrip('_')}")
         return func(*args, **(kwargs or {}))
+
+    def refusal(self, does: str, instead: str = "") -> Unusable:
+        """Return what is raised at something that waits for other ranks."""
+        caller, instead = self._caller, instead or self._instead
+        if runs_a_module():
+            caller = "the plain model"
+            instead = (
+                "switch it on in parallelize, or, if there is no model without it, pass "
+                'reference="one rank", which builds and trains it in a world of one.'
+            )
+        line = line_now()
+        return Unusable(
+            f"{caller} {does}{line and f', at {line}'}: the plain model is "
+            f"trained by one process alone, and would wait there for the others. Instead, {instead}"
+        )
 
 
 def _ranks_of(arguments: tuple[Any, ...]) -> int:
@@ -55,5 +59,13 @@ def _ranks_of(arguments: tuple[Any, ...]) -> int:
 @contextlib.contextmanager
 def without_collectives(caller: str, instead: str) -> Iterator[None]:
     """Raise Unusable if the code inside calls a collective; ``instead`` says how to write it."""
-    with _Refuse(caller, instead):
+    refusing = _Refuse(caller, instead)
+    make = dist.distributed_c10d._new_group_with_tag
+
+    def watched(ranks: Any = None, *arguments: Any, **named: Any) -> Any:
+        if ranks is not None and len(ranks) == 1:
+            return make(ranks, *arguments, **named)
+        raise refusing.refusal("calls new_group", "make the group once, before parity or in parallelize.")
+
+    with refusing, patch.object(dist.distributed_c10d, "_new_group_with_tag", watched):
         yield

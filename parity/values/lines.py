@@ -23,6 +23,24 @@ def with_line(error: BaseException) -> str:
     return f"{in_a_line(error)}{line and f', at {line}'}"
 
 
+#: Functions of ours that call what the user has given, and the argument that this is.
+_ARGUMENTS = {
+    "fresh": "model=",
+    "_made": "parallelize= or load=",
+    "optimizers_of": "optimizer=",
+    "whole_batch": "batch=",
+    "_backward": "loss=",
+    "_train": "the step of optimizer=",
+}
+
+
+def argument_of(error: BaseException) -> str:
+    """Return which argument of parity has raised an error; empty if that is not known."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [frame.f_code.co_name for frame in frames if frame.f_code.co_filename.startswith(_OURS)]
+    return _ARGUMENTS.get(ours[-1], "") if ours else ""
+
+
 def line_now() -> str:
     """Return the line of the user's code that parity runs now; empty if it runs none."""
     return _last((frame.f_code.co_filename, frame.f_lineno) for frame in reversed([*_called()]))
@@ -39,7 +57,7 @@ def _called() -> Iterator[FrameType]:
     while frame is not None:
         is_ours = frame.f_code.co_filename.startswith(_OURS)
         # A mode of ours stands between the user's code and torch's, or what watches a function of torch's.
-        is_between = frame.f_code.co_name.startswith(("__torch_", "watched"))
+        is_between = frame.f_code.co_name.startswith(("__torch_", "watched", "refusal"))
         if is_ours and frame.f_code.co_filename != __file__ and not is_between:
             return
         yield frame

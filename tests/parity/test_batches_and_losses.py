@@ -65,6 +65,20 @@ def test_a_collective_in_the_plain_model_is_named_with_its_line(process_group: A
     assert 'pass reference="one rank"' in str(caught.value)
 
 
+def test_a_group_that_the_loss_makes_is_named_with_its_line(process_group: Any) -> None:
+    def grouped(model: Any, batch: Batch) -> torch.Tensor:
+        dist.new_group([0, 1])
+        return loss(model, batch)
+
+    with pytest.raises(Unusable) as caught:
+        compare(loss=grouped)
+    line = rf"tests/parity/test_batches_and_losses\.py:{grouped.__code__.co_firstlineno + 1}"
+    assert re.match(
+        rf"loss= calls new_group, at {line}: .* Instead, make the group once, before parity or in parallelize\.$",
+        str(caught.value),
+    )
+
+
 def test_a_collective_of_a_single_rank_waits_for_nobody(process_group: Any) -> None:
     groups = [dist.new_group([rank]) for rank in range(2)]
     alone = groups[dist.get_rank()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -197,3 +198,18 @@ def test_code_that_ends_its_test_on_one_rank_does_not_go_on_as_a_rank(
 
     with pytest.raises(Unusable, match=rf"^model\(\) fails in a world of one: {text}, at "):
         compare(model=model)
+
+
+def test_a_loss_that_fails_in_a_world_of_one_is_named(process_group: Any) -> None:
+    def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        other = [*range(dist.get_world_size())][1]
+        out: torch.Tensor = model(batch["rows"]).mean() + other
+        return out
+
+    with pytest.raises(Unusable) as caught:
+        compare(model=lambda: nn.Linear(4, 3), load=None, loss=loss)
+    assert re.fullmatch(
+        r"your own code does not train in a world of one, with which ranks are compared: loss= raises "
+        r"IndexError: list index out of range, at tests/parity/test_one_rank\.py:\d+",
+        str(caught.value),
+    )
