@@ -65,8 +65,7 @@ def own_mean(training: Training, pattern: Fit) -> Fit:
 
 def of_own_rows(training: Training, wide: Pass, first: Deviation, pattern: Fit | None) -> Fit | None:
     """Return what is said of an output or a loss that is made of a rank's own rows, and not of the batch's."""
-    words = f"differs by {first.error:.2g} of its largest value on {ranks_text(first.ranks)}"
-    found = pattern or Fit("", words)
+    found = pattern or Fit("", first.differs)
     kind = "batch-statistics" if first.kind == "forward" else found.id
     if _is_of_own_rows(training, wide, first):
         return Fit(kind, f"{found.text}: each rank's loss is that of its own rows alone")

@@ -13,7 +13,7 @@ from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
 from everyrank.parity.run.pieces import microbatch_gradients
 from everyrank.parity.run.plain import BACKWARD, FORWARD
-from everyrank.parity.values.gathers import cut_gradients
+from everyrank.parity.values.gathers import cut_gradients, dropped_results
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 from torch.utils._pytree import tree_leaves
@@ -52,30 +52,70 @@ class Search:
                 return
             if names & {(FORWARD, name) for name in training.known.batch_norms}:
                 yield fault
-                return  # Its backward goes through its own rows, too: the truth in its place heals no gradient.
-            cuts: list[str] = []
-            with cut_gradients(cuts):
+                # Its backward goes through its own rows, too: the truth in its place heals no gradient.
+                yield from self._without_statistics()
+                return
+            cuts, dropped = list[str](), list[str]()
+            with cut_gradients(cuts), dropped_results(dropped):
                 wide = training.wide(frozenset(healed | names))
-            fault, again = self._cut(fault, cuts, frozenset(healed))
+            fault, again = self._lost(fault, cuts, dropped, frozenset(healed))
+            healed |= names
+            if again is None and fault.deviation.kind == "activation-gradient":
+                fault, wide = self._with_others(fault, wide, healed)
             yield fault
             if again is not None and not again.deviates:
                 return
-            healed |= names
 
-    def _cut(self, fault: Fault, cuts: list[str], healed: Healed) -> tuple[Fault, Pass | None]:
-        """Return a fault with the collective that has cut its gradient, and the pass in which it gives one back."""
+    def _with_others(self, fault: Fault, wide: Pass, healed: set[tuple[str, str]]) -> tuple[Fault, Pass]:
+        """Return a fault with the other outputs whose gradients come to them wrong, and the pass without these.
+
+        What looks at several outputs, as a loss over pairs does, gives a wrong gradient to each: that is one fault.
+        """
+        first = fault.deviation
+        for _ in range(_FAULTS):
+            wide = self._without_conventions(wide, frozenset(healed))
+            other = wide.judged[-1].deviations[0] if wide.deviates else None
+            if other is None or (other.kind, other.step, other.ranks) != (first.kind, first.step, first.ranks):
+                break
+            pattern = self.pattern(wide, other)
+            if (pattern and pattern.id) != (fault.pattern and fault.pattern.id):
+                break
+            healed.add((BACKWARD, other.name))
+            fault = replace(fault, same=(*fault.same, other.name))
+            wide = self._training.wide(frozenset(healed))
+        return fault, wide
+
+    def _without_statistics(self) -> Iterator[Fault]:
+        """Yield what is wrong besides batch statistics: what differs if batch norms take their running ones."""
+        training = self._training.with_still_norms()
+        wide = training.wide()
+        first = wide.judged[-1].deviations[0] if wide.deviates else None
+        if first is not None and first.name not in self._training.known.batch_norms:
+            for fault in Search(training).faults(wide):
+                words = fault.pattern.text if fault.pattern is not None else fault.deviation.differs
+                kind = fault.pattern.id if fault.pattern is not None else ""
+                yield replace(fault, pattern=Fit(kind, f"{words}, with batch norms in .eval()"))
+
+    def _lost(self, fault: Fault, cuts: list[str], dropped: list[str], healed: Healed) -> tuple[Fault, Pass | None]:
+        """Return a fault with the collective that gets what other ranks give lost, and the pass in which none is."""
         first, training = fault.deviation, self._training
-        found = training.ranks.decide([*cuts], lambda every: next((each[0] for each in every if each), ""))
-        if first.kind not in ("gradient", "activation-gradient") or not found:
-            return fault, None
-        with cut_gradients([], healed=True):
-            again = training.wide(healed)
-        if first.key in {each.key for each in again.judged[-1].deviations}:
-            return fault, None
-        words = f"differs by {first.error:.2g} of its largest value on {ranks_text(first.ranks)}"
-        pattern = fault.pattern or Fit("", words)
-        words = f"{pattern.text}, since {found} gives no gradient back to other ranks: it is right with one that does"
-        return replace(fault, pattern=Fit(pattern.id, words)), again
+        cut, drop = (
+            training.ranks.decide(lines, lambda every: next((each[0] for each in every if each), ""))
+            for lines in (cuts, dropped)
+        )
+        ways = [
+            (drop, dropped_results, "returns the sum over ranks, and nothing takes it: it is right with that sum"),
+            (cut, cut_gradients, "gives no gradient back to other ranks: it is right with one that does"),
+        ]
+        for found, watched, words in ways if first.kind in ("gradient", "activation-gradient") else ways[:1]:
+            if not found:
+                continue
+            with watched([], healed=True):
+                again = training.wide(healed)
+            if first.key not in {each.key for each in again.judged[-1].deviations}:
+                pattern = fault.pattern or Fit("", first.differs)
+                return replace(fault, pattern=Fit(pattern.id, f"{pattern.text}, since {found} {words}")), again
+        return fault, None
 
     def _without_conventions(self, wide: Pass, healed: Healed) -> Pass:
         """Leave out gradients of outputs that differ without consequence: the truth in their place heals nothing."""

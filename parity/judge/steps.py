@@ -57,6 +57,11 @@ class Deviation:
     pattern: Fit | None = None
     """The pattern, where it is known without a look at all values."""
 
+    @property
+    def differs(self) -> str:
+        """What is said of it where nothing more is known."""
+        return f"differs by {self.error:.2g} of its largest value on {ranks_text(self.ranks)}"
+
     def order(self, forward: dict[str, int], backward: dict[str, int]) -> tuple[int, int]:
         """Return where it stands in the plain model's run of a step."""
         by_name = {"forward": forward, "activation-gradient": {name: -index for name, index in forward.items()}}
@@ -95,6 +100,8 @@ class Judged:
     """The factor that gradients of outputs have, if any was found."""
     rates: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """The learning rates of the ranks' optimizers and of the plain one, where these are others."""
+    is_scheduled: bool = False
+    """Whether a scheduler has taken over the rates of a rank's optimizer."""
 
 
 def in_order(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -143,6 +150,7 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
         standing,
         factor,
         _other_rates(store, step, seen),
+        any(each.is_scheduled for each in seen),
     )
 
 

@@ -17,7 +17,7 @@ from everyrank.parity.run.parallel import Rank, Trace
 from everyrank.parity.run.plain import BACKWARD, FORWARD, START, Key
 from everyrank.parity.run.truth import Truth, noise, truth
 from everyrank.parity.setup.given import Setup
-from everyrank.parity.setup.known import Found, Known
+from everyrank.parity.setup.known import Found, Known, still
 from everyrank.parity.setup.memory import collect
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.setup.split import cuts_tokens, cuts_weights, lacks_weights
@@ -99,6 +99,13 @@ class Training:
         return Training(
             setup, self.ranks, self.known, self.found, truth(setup, self.ranks, self.truth.dtype, self.found.cut, [])
         )
+
+    def with_still_norms(self) -> Training:
+        """Return the training with batch norms that normalize by their running statistics."""
+        setup = replace(self.setup, model=partial(still, self.setup.model))
+        known = replace(self.known, batch_norms=())
+        plain = truth(setup, self.ranks, self.truth.dtype, self.found.cut, [])
+        return Training(setup, self.ranks, known, self.found, plain)
 
     def _alike(self, kind: str, clipped: float | None) -> float | None:
         """Return to what all ranks clip that do."""

@@ -15,7 +15,7 @@ from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.run.plain import START, STATE
 from everyrank.parity.run.truth import unequal_parts
 from everyrank.suites.compare.patterns.fit import Fit
-from everyrank.suites.compare.patterns.texts import ranks_text, short
+from everyrank.suites.compare.patterns.texts import short
 
 
 def findings(
@@ -54,7 +54,7 @@ def _finding(deviation: Deviation, pattern: Fit | None, dtypes: tuple[str, ...],
     """Return a fault as the report has it."""
     words = pattern.text if pattern is not None else deviation.words
     if not words:
-        words = f"differs by {deviation.error:.2g} of its largest value on {ranks_text(deviation.ranks)}"
+        words = deviation.differs
     elif pattern is None:
         words = f"is wrong: {words}"
     return Finding(
@@ -121,7 +121,8 @@ def _put_together(training: Training, found: list[Finding]) -> tuple[str, ...]:
 
 
 def _other_rates(shown: Judged, found: list[Finding]) -> tuple[str, ...]:
-    if shown.rates is None or shown.step == 0 or all(each.kind != "update" for each in found):
+    is_scheduled = shown.step > 0 or shown.is_scheduled
+    if shown.rates is None or not is_scheduled or all(each.kind != "update" for each in found):
         return ()
     return (
         "the plain optimizer has the learning rate that optimizer= gives it: a scheduler that step= steps is its "

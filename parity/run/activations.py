@@ -21,6 +21,7 @@ from everyrank.suites.compare.patterns.likeness import distance, multiple
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
 
 #: How far correct versions may be off in fp64: they stay below 2e-11, and the smallest of 46 faults began at 8e-5.
 LIMIT = 1e-8
@@ -58,6 +59,8 @@ class Seen:
     """Parameters whose update is wrong, and what the plain optimizer makes of this rank's part of the gradient."""
     rates: tuple[float, ...] = ()
     """The learning rates with which the optimizer steps."""
+    is_scheduled: bool = False
+    """Whether a scheduler has noted the rates with which it began."""
     rounding: dict[str, float] = field(default_factory=dict)
     """How the loss and the norm were rounded that the user's step returned."""
     own_norm: float = 0.0
@@ -114,6 +117,8 @@ class Activations:
         self._step, self._seen = step, seen
         self._batch = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim]
         self._roots = 0
+        #: Of each output, the modules that have returned this very tensor.
+        self._returned: Any = WeakTensorKeyDictionary()
 
     def named(self, modules: list[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules of this rank that the plain model has, under its names."""
@@ -152,7 +157,9 @@ class Activations:
         truth = self._seen.whole[output] = (name, call % calls, number)
         if is_passed_on:
             self._seen.passed_on.add(output)
-        healed = self._truth_for((FORWARD, output), truth, value)
+        names = self._returned.setdefault(value, set())
+        names.add(name)
+        healed = self._truth_for((FORWARD, output), truth, value, {name})
         if healed is not None:
             value = value + (healed - value.detach())
         self._compare((FORWARD, output), truth, local(value.detach()))
@@ -162,7 +169,7 @@ class Activations:
             def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
                 if gradient is None:  # the loss does not use this output
                     return None
-                healed = self._truth_for((BACKWARD, output), truth, gradient)
+                healed = self._truth_for((BACKWARD, output), truth, gradient, names)
                 self._compare((BACKWARD, output), truth, local((gradient if healed is None else healed).detach()))
                 return healed
 
@@ -195,10 +202,13 @@ class Activations:
             pairs = [(whole(mine.shape), expected)]
         return min(pairs, key=lambda pair: distance(mine, pair[1]), default=None)
 
-    def _truth_for(self, seat: Seat, truth: Output, value: torch.Tensor) -> torch.Tensor | None:
-        """Return the truth that is to stand in place of an output or its gradient, or None."""
+    def _truth_for(self, seat: Seat, truth: Output, value: torch.Tensor, names: set[str]) -> torch.Tensor | None:
+        """Return the truth that is to stand in place of an output or its gradient, or None.
+
+        ``names`` are the modules whose output it is: of a gradient, all that have returned the same tensor.
+        """
         kind, output = seat
-        if (kind, truth[0]) not in self._healed:
+        if not any((kind, name) in self._healed for name in names):
             return None
         kinds = (kind, f"partial {kind}", FORWARD)
         known = next((part for each in kinds if (part := self._parts.get((self._step, each, output)))), None)

@@ -198,6 +198,7 @@ class Rank:
         optimizer = self._parallel.optimizer
         self._tensors.gradients(step, optimizer.grad_scale)
         self._seen.rates = rates(optimizer)
+        self._seen.is_scheduled = any("initial_lr" in group for group in optimizer.param_groups)
         self._is_updated = True
         self._witness = self._shadow
         if self._assembled is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,20 @@ def _known(model: torch.nn.Module) -> Known:
         name for name, module in model.named_modules() if isinstance(module, _BatchNorm) and module.training
     )
     return Known(own_dtype(model), sizes, _sums(model), norms)
+
+
+def still(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """Return a model whose batch norms normalize by their running statistics, also after `model.train()`."""
+    model = build()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
+            module.register_forward_pre_hook(_in_evaluation)
+    return model
+
+
+def _in_evaluation(module: torch.nn.Module, _: Any) -> None:
+    module.eval()
 
 
 def same_batches(setup: Setup, ranks: Ranks) -> None:

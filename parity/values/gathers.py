@@ -1,15 +1,19 @@
-"""Collectives that a loss calls as they are: what comes from other ranks gives no gradient back."""
+"""Collectives whose results get lost: what comes from other ranks gives no gradient back, or nobody takes it."""
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn
 from everyrank.parity.values.lines import line_now
 
 #: The collectives, whose argument ``tensor`` goes to other ranks. Those into one tensor refuse one with a gradient.
@@ -68,3 +72,39 @@ def _watched(original: Any, name: str, lines: list[str], healed: bool) -> Callab
         return None
 
     return watched
+
+
+@contextlib.contextmanager
+def dropped_results(lines: list[str], *, healed: bool = False) -> Iterator[None]:
+    """Note the calls of torch's `all_reduce` with a gradient whose result nobody takes; ``healed`` puts it in place.
+
+    Unlike the function of `torch.distributed`, it returns the sum and leaves what it is given as it was.
+    """
+    with contextlib.ExitStack() as stack:
+        for module in (
+            torch.distributed.nn,
+            torch.distributed.nn.functional,
+            torch.distributed._functional_collectives,
+        ):
+            stack.enter_context(patch.object(module, "all_reduce", _taken(module.all_reduce, lines, healed)))
+        yield
+
+
+def _taken(original: Any, lines: list[str], healed: bool) -> Callable[..., Any]:
+    def watched(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        result = original(tensor, *arguments, **named)
+        if _is_dropped(sys._getframe(1)):
+            line = line_now()
+            lines.append(f"`{original.__module__}.all_reduce`{line and f' at {line}'}")
+            if healed:
+                tensor.copy_(result)
+        return result
+
+    return watched
+
+
+def _is_dropped(caller: FrameType) -> bool:
+    """Return whether the caller throws away what the call that it is in returns."""
+    after = (each for each in dis.get_instructions(caller.f_code) if each.offset > caller.f_lasti)
+    following = next((each.opname for each in after if each.opname not in ("CACHE", "PRECALL", "CALL")), "")
+    return following == "POP_TOP"

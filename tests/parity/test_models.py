@@ -213,3 +213,26 @@ class Averaged(nn.Module):
 def test_imaginary_parts_that_are_not_reduced_are_found(model: type[nn.Module], process_group: Any) -> None:
     with pytest.raises(Parted, match=re.escape("gradient of `last.bias`")):
         compare(model=model, parallelize=lambda model: Averaged(model, only_real=True))
+
+
+def last_bias_apart(model: nn.Module) -> nn.Module:
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["last.bias"])
+    return DistributedDataParallel(model)
+
+
+def test_a_fault_besides_batch_statistics_is_told_too(process_group: Any) -> None:
+    with pytest.raises(Parted) as caught:
+        compare(model=Normed, parallelize=last_bias_apart)
+    first, *others = caught.value.report.findings
+    assert (first.tensor, first.pattern) == ("norm", "batch-statistics")
+    assert [(each.kind, each.tensor, each.pattern) for each in others] == [("gradient", "last.bias", "not-reduced")]
+    assert others[0].words.endswith("each of ranks 0 and 1 has its own part, with batch norms in .eval()")
+
+
+def test_the_norms_of_a_model_that_is_put_in_training_stay_out_of_it(process_group: Any) -> None:
+    def parallelize(model: nn.Module) -> nn.Module:
+        return last_bias_apart(model).train()
+
+    with pytest.raises(Parted) as caught:
+        compare(model=Normed, parallelize=parallelize)
+    assert [each.tensor for each in caught.value.report.findings] == ["norm", "last.bias"]

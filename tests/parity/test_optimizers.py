@@ -124,6 +124,19 @@ def test_a_scheduler_that_a_step_steps_is_named_and_no_number_of_ranks(process_g
     assert not caught.value.report.findings[0].pattern
 
 
+def test_a_scheduler_that_warms_up_from_the_first_step_on_is_named(process_group: Any) -> None:
+    def warming(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    def scheduled(model: Any, optimizer: Any, batch: Batch) -> torch.Tensor:
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.2)
+        return step(model, optimizer, batch)
+
+    with pytest.raises(Parted, match=r"its learning rate is 0\.02, and the plain optimizer's 0\.1 ") as caught:
+        compare(step=scheduled, optimizer=warming)
+    assert "only if optimizer= returns both, as [optimizer, scheduler]" in str(caught.value)
+
+
 def test_a_scheduler_that_changes_more_than_the_rate_is_named_with_the_rate(process_group: Any) -> None:
     def one_cycle(parameters: Any) -> torch.optim.Optimizer:
         optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from everyrank.parity import Parted
+import torch.distributed.nn
+from everyrank.parity import Parted, parity
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.parity.parallel.collectives import GatherForParts
+from tests.parity.parallel.rogues.pairs import GathersBackItsOwnSlice
 from tests.parity.small import Batch, compare
 
 pytestmark = [
@@ -114,6 +116,47 @@ def test_a_collective_that_cuts_a_gradient_is_named(loss: Any, words: str, name:
         first,
     )
     assert "unequal numbers of tokens" not in "".join(rest)
+
+
+def test_a_gather_that_gives_a_wrong_gradient_to_several_outputs_is_one_fault(process_group: Any) -> None:
+    with pytest.raises(Parted) as caught:
+        parity(**GathersBackItsOwnSlice().arguments())
+    assert len(caught.value.report.findings) == 1
+    assert "(step 1, fp64 and fp32), as 1 other of its kind" in str(caught.value)
+
+
+class Entropy(nn.Module):
+    """How much of each feature there is, over all ranks' rows."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        mean = rows.softmax(-1).mean(0)
+        if dist.get_world_size() > 1:
+            torch.distributed.nn.all_reduce(mean)
+            mean = mean / dist.get_world_size()
+        return (mean * mean.log()).sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*all_reduce is deprecated:FutureWarning")
+def test_a_sum_over_ranks_that_nothing_takes_is_named(process_group: Any) -> None:
+    class Spread(Sides):
+        def __init__(self) -> None:
+            super().__init__()
+            self.entropy = Entropy()
+
+        def forward(self, rows: torch.Tensor) -> Any:
+            return *super().forward(rows), self.entropy(self.left(rows))
+
+    def loss(model: Any, batch: Batch) -> torch.Tensor:
+        left, right, entropy = model(batch["rows"])
+        return (left - right).square().mean() + entropy
+
+    with pytest.raises(Parted) as caught:
+        compare(model=Spread, loss=loss, microbatches=1, reference="one rank")
+    assert re.match(
+        r"parity: output of `entropy` .*, since `torch\.distributed\.nn\.functional\.all_reduce` at "
+        r"\S*test_pairs\.py:\d+ returns the sum over ranks, and nothing takes it: it is right with that sum \(step 1",
+        str(caught.value),
+    )
 
 
 def test_a_gradient_that_is_cut_beside_another_fault_is_not_its_cause(process_group: Any) -> None:
