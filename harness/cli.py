@@ -17,6 +17,10 @@ COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
     "cases": ("count a subject's cases: what a law, an optimizer or a size costs", "everyrank.suites.command:count"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
+    "parity": (
+        "run a training script at several numbers of ranks, and name what parts first: everyrank parity train.py",
+        "everyrank.parity.script.command:main",
+    ),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
     "merge": ("make one run file of the run files of all shards", "everyrank.reports.command:merge"),
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),

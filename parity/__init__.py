@@ -3,8 +3,26 @@
 `parity` is called on every rank, in a test or in a script under torchrun. It returns a `Report`, or raises `Parted`.
 """
 
-from everyrank.parity.api import parity
-from everyrank.parity.errors import Defect, Unusable
-from everyrank.parity.report.report import Finding, Parted, Report
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everyrank.parity.api import parity as parity
+    from everyrank.parity.errors import Defect as Defect
+    from everyrank.parity.errors import Unusable as Unusable
+    from everyrank.parity.report.report import Finding as Finding
+    from everyrank.parity.report.report import Parted as Parted
+    from everyrank.parity.report.report import Report as Report
 
 __all__ = ["Defect", "Finding", "Parted", "Report", "Unusable", "parity"]
+
+_MODULES = {"parity": "api", "Defect": "errors", "Unusable": "errors"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a rank of a script that is only recorded pays for none of it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"everyrank.parity.{_MODULES.get(name, 'report.report')}"), name)

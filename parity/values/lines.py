@@ -76,3 +76,20 @@ def _is_of_others(path: str) -> bool:
     if path.startswith(_PYTHON) and not path.startswith(_INSTALLED):
         return True
     return path.startswith(("<", _TORCH, _OURS))
+
+
+def line_of_caller() -> str:
+    """Return the line of a script that has called a function of ours, through whatever torch and Python do between.
+
+    Of packages that are installed a line is returned only if the script has none.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    installed = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not _is_of_others(path):
+            if not path.startswith(_INSTALLED):
+                return _last([(path, frame.f_lineno)])
+            installed = installed or f"{path.removeprefix(_INSTALLED)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return installed

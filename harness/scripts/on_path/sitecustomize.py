@@ -1,7 +1,8 @@
 """Python imports this at its start if the folder is on its path: in what a test starts, under ``--adopt``.
 
-It lets a rank of a script be watched; and torchrun, if a program turns out to be it, help the watcher. Each program
-pays for what is imported here, so that is next to nothing.
+It lets a rank of a script be watched; and torchrun, if a program turns out to be it, help the watcher. A rank may be
+given a function, as module:function, to call when torch has been imported. Each program pays for what is imported
+here, so that is next to nothing.
 """
 
 from __future__ import annotations
@@ -65,6 +66,15 @@ def _watch() -> None:
         ranks.start(AfterImport)
     except Exception:  # this interpreter may not have everyrank
         pass
+    if function := os.environ.pop("EVERYRANK_AFTER_TORCH", ""):
+        sys.meta_path.insert(0, AfterImport("torch", lambda _: _call(function)))
+
+
+def _call(function: str) -> None:
+    import importlib
+
+    module, _, name = function.partition(":")
+    getattr(importlib.import_module(module), name)()
 
 
 def _import_the_users() -> None:

@@ -1,0 +1,110 @@
+"""`everyrank parity`: start a script at several sizes, and say what parts first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from everyrank.parity.script.start import Size, serve, wait
+
+AGREE, PART, UNKNOWN = 0, 1, 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "everyrank parity",
+        usage="everyrank parity [--ranks 1,2] [options] (SCRIPT | -m MODULE) [ARGUMENTS ...]",
+        description="Run a training script at several numbers of ranks, as torchrun would start it, on CPU ranks and "
+        "gloo, and compare the first optimizer steps. Exit codes: 0, all sizes agree; 1, they part; 2, it cannot be "
+        "said.",
+    )
+    parser.add_argument("--ranks", default="1,2", metavar="1,2", help="the sizes; the first is the reference")
+    parser.add_argument("--steps", type=int, default=3, help="how many optimizer steps are compared (3)")
+    parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for all runs together (300)")
+    parser.add_argument("--global-batch", action="store_true", help="divide a DataLoader's batch size by the ranks")
+    parser.add_argument("--same-data", action="store_true", help="give each rank its rows of one rank's batches")
+    parser.add_argument("--keep", metavar="FOLDER", help="where each rank's output is kept")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGUMENTS")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command, and return its exit code."""
+    parser = _parser()
+    asked = parser.parse_args(_with_module_last(arguments))
+    problem, sizes = _checked(asked)
+    if problem:
+        print(f"everyrank parity: {problem}", file=sys.stderr)
+        return UNKNOWN
+    folder = Path(asked.keep) if asked.keep else Path(tempfile.mkdtemp(prefix="everyrank-parity-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    code = _run(asked, sizes, folder.absolute())
+    if not asked.keep and code == AGREE:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        print(f"  each rank's output: {folder}/*/rank-*.log")
+    return code
+
+
+def _with_module_last(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments so that what follows a script or a module is left alone."""
+    given = list(arguments)
+    if "-m" in given:
+        index = given.index("-m")
+        before = given[:index]
+        if not any(each.endswith(".py") for each in before):
+            return [*before, "-m", "--", *given[index + 1 :]]
+    return given
+
+
+def _checked(asked: argparse.Namespace) -> tuple[str, list[int]]:
+    """Return what is wrong with the arguments, and the sizes."""
+    asked.script = [each for index, each in enumerate(asked.script) if index or each != "--"]
+    try:
+        sizes = [int(each) for each in asked.ranks.split(",")]
+    except ValueError:
+        return f"--ranks {asked.ranks} is no list of numbers: write --ranks 1,2", []
+    if len(sizes) < 2 or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        return f"--ranks {asked.ranks} is no list of two or more sizes: write --ranks 1,2", []
+    if asked.steps < 1:
+        return f"--steps {asked.steps} compares nothing: write --steps 1 or more", []
+    if not asked.script:
+        return "name the script: everyrank parity train.py, or everyrank parity -m package.train", []
+    script = asked.script[0]
+    if not asked.module and not os.path.isfile(script):
+        kind = "is a folder" if os.path.isdir(script) else "does not exist"
+        return f"the script {script} {kind}", []
+    return "", sizes
+
+
+def _run(asked: argparse.Namespace, sizes: list[int], folder: Path) -> int:
+    command = ["-m", *asked.script] if asked.module else list(asked.script)
+    name = asked.script[0] if asked.module else os.path.basename(asked.script[0])
+    options = [each for each in ("global-batch", "same-data") if getattr(asked, each.replace("-", "_"))]
+    runs = [Size(size, folder / f"ranks-{size}", name) for size in sizes]
+    moved = Size(sizes[0], folder / "moved", name)
+    stores = []
+    every = [*runs, moved]
+    cores = len(os.sched_getaffinity(0))
+    waves = [every] if sum(size.ranks for size in every) <= 2 * cores + 2 else [[size] for size in every]
+    try:
+        for wave in waves:
+            listening = [
+                size.start(command, asked.steps, [*options, "moved"] if size is moved else options) for size in wave
+            ]
+            stores += [serve(each) for each in listening]
+            wait(wave, asked.limit)
+    finally:
+        for size in every:
+            size.end()
+    from everyrank.parity.script.report import report  # it takes torch
+
+    code, lines = report(runs, moved, asked.steps)
+    print("\n".join(lines))
+    return code

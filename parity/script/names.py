@@ -1,0 +1,68 @@
+"""The modules of a script that are called as a whole, and the names that their tensors have at every size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+#: Attributes by which a wrapper keeps the user's module, and parts of names that others leave.
+_WRAPPED = ("module", "_orig_mod", "_fsdp_wrapped_module", "_forward_module")
+_LEFT = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = frozenset(
+    {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "_FabricModule"}
+)
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the user's own module."""
+    while type(module).__name__ in _WRAPPERS:
+        inner = (module._modules.get(name) for name in _WRAPPED)
+        found = next((each for each in inner if each is not None), None)
+        if found is None:
+            break
+        module = found
+    return module
+
+
+class Roots:
+    """The modules that were called from outside of any other, in order."""
+
+    def __init__(self) -> None:
+        self.modules: list[nn.Module] = []
+
+    def add(self, module: nn.Module) -> bool:
+        """Return whether a module is new here, and has what can be trained."""
+        own = unwrapped(module)
+        if any(own is each for each in self.modules) or next(own.parameters(), None) is None:
+            return False
+        for known in self.modules:
+            if any(own is each for each in known.modules()):
+                return False  # a part that is called alone, too
+        self.modules.append(own)
+        return True
+
+    def _named(self, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+        for number, root in enumerate(self.modules):
+            first = f"{type(root).__name__}{number}." if len(self.modules) > 1 else ""
+            for name, tensor in getattr(root, f"named_{kind}")():
+                for part in _LEFT:
+                    name = name.replace(part, "")
+                yield first + name, tensor
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return dict(self._named("parameters"))
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self._named("buffers"))
+
+    def batch_norms(self) -> list[str]:
+        """Return the names of batch norms in training, which normalize by the rows that they get."""
+        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        return [
+            name
+            for root in self.modules
+            for name, module in root.named_modules()
+            if isinstance(module, norms) and module.training
+        ]

@@ -1,0 +1,232 @@
+"""What a rank of a script does so that its run can be compared: it keeps what each optimizer's step is made from.
+
+It runs in the script's own process, before the script, when torch has just been imported; it changes nothing that the
+script computes, and ends the process when enough steps are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from everyrank.parity.script import asked, replaced, rows
+from everyrank.parity.script.kept import Facts, Kept, Moment, part_of
+from everyrank.parity.script.names import Roots, unwrapped
+from everyrank.parity.values.lines import line_of_caller
+from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
+
+#: The rows of more calls of a module in a step are not kept.
+_MOST_CALLS = 4096
+
+
+def start() -> None:
+    """Begin to record in this process, if the command has asked for it."""
+    folder = os.environ.pop(asked.FOLDER, "")
+    steps = int(os.environ.pop(asked.STEPS, "3"))
+    options = os.environ.pop(asked.OPTIONS, "").split()
+    if folder:
+        recorder = Recorder(Kept(folder), steps, moved="moved" in options)
+        recorder.watch()
+        replaced.replace(recorder.note, recorder.find, options)
+
+
+class Recorder:
+    """Keeps the moments of this process's training."""
+
+    def __init__(self, kept: Kept, steps: int, moved: bool) -> None:
+        self._kept, self._most, self._moved = kept, steps, moved
+        self._facts = Facts()
+        self._roots = Roots()
+        self._depth = 0
+        self._in_step = 0
+        self._in_backward = False
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._counts: Counter[int] = Counter()
+        self._rows: list[list[str]] = []
+        self._moments: list[Moment] = []
+        self._clipped: set[int] = set()
+
+    # --- what is watched --------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        self._kept.write_facts(self._facts)
+        nn.modules.module.register_module_forward_pre_hook(self._enter)
+        nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        optimizers.register_optimizer_step_pre_hook(self._before_step)
+        optimizers.register_optimizer_step_post_hook(self._after_step)
+        self._wrap(torch.autograd, "backward", self._backward)
+        self._wrap(torch.Tensor, "backward", self._backward)
+        self._wrap(nn.utils, "clip_grad_norm_", self._clip)
+        nn.utils.clip_grad.clip_grad_norm_ = nn.utils.clip_grad_norm_
+
+    @staticmethod
+    def _wrap(owner: Any, name: str, method: Callable[..., Any]) -> None:
+        """Let a method of ours stand between a function of torch's and those that call it."""
+        setattr(owner, name, functools.wraps(getattr(owner, name))(functools.partial(method, getattr(owner, name))))
+        if isinstance(owner, type):
+            inner = getattr(owner, name)
+            setattr(owner, name, functools.wraps(inner)(lambda *given, **named: inner(*given, **named)))
+
+    def note(self, text: str) -> None:
+        """Keep a sentence on what was done to the script."""
+        self._add(self._facts.notes, text)
+
+    def find(self, text: str) -> None:
+        """Keep a sentence on what is wrong, whatever the size."""
+        self._add(self._facts.faults, text)
+
+    def _add(self, texts: list[str], text: str) -> None:
+        if text not in texts:
+            texts.append(text)
+            self._kept.write_facts(self._facts)
+
+    # --- modules ----------------------------------------------------------------------------------
+
+    def _enter(self, module: nn.Module, given: Any) -> None:
+        self._depth += 1
+        if not torch.is_grad_enabled() or not module.training:
+            return
+        if self._depth == 1:
+            self._enter_root(
+                module, given, sys._getframe(1).f_locals.get("kwargs", {})
+            )  # a global hook is not given them
+        is_first = bool(self._roots.modules) and module is self._roots.modules[0]
+        if is_first and not any(moment.kind == "buffer" for moment in self._moments):
+            self._keep("buffer", self._roots.buffers())  # DDP has made them alike
+
+    def _enter_root(self, module: nn.Module, given: Any, named: Any) -> None:
+        if self._roots.add(module):
+            self._begin(module)
+        if self._roots.modules and unwrapped(module) is self._roots.modules[0] and len(self._rows) < _MOST_CALLS:
+            self._rows.append(rows.hashes((given, named)))
+
+    def _leave(self, *_: Any) -> None:
+        self._depth -= 1
+
+    def _begin(self, module: nn.Module) -> None:
+        """Keep the weights with which a module begins."""
+        facts = self._facts
+        if not facts.random:
+            facts.random = rows.digest([torch.get_rng_state()])
+        facts.modules.append(type(unwrapped(module)).__name__)
+        facts.wrappers.append(type(module).__name__)
+        facts.batch_norms = self._roots.batch_norms()
+        self._moments = [moment for moment in self._moments if moment.kind != "weight"]
+        self._keep("weight", self._roots.parameters())
+        if self._moved:
+            rows.move(unwrapped(module).parameters())
+        self._kept.write_facts(facts)
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def _backward(self, backward: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        if not self._in_backward and given:
+            roots = [given[0]] if isinstance(given[0], Tensor) else list(given[0])
+            self._facts.backwards += 1
+            if self._facts.backwards == 1:
+                self._kept.write_facts(self._facts)
+            loss = {"": roots[0]} if len(roots) == 1 and roots[0].numel() == 1 else {}
+            self._keep("loss", loss)
+        inside, self._in_backward = self._in_backward, True
+        try:
+            return backward(*given, **named)
+        finally:
+            self._in_backward = inside
+
+    def _clip(self, clip: Callable[..., Any], parameters: Any, *given: Any, **named: Any) -> Any:
+        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        wanted = self._named(parameters)
+        self._keep_gradients("gradient at the clip", wanted)
+        norm = clip(parameters, *given, **named)
+        self._keep("norm", {"": norm})
+        return norm
+
+    def _named(self, parameters: Iterable[Any]) -> dict[str, Tensor]:
+        names = {id(tensor): name for name, tensor in self._roots.parameters().items()}
+        return {
+            names.get(id(each), f"parameter {number}"): each
+            for number, each in enumerate(parameters)
+            if isinstance(each, Tensor)
+        }
+
+    def _keep(self, kind: str, tensors: Mapping[str, Tensor], absent: Iterable[str] = ()) -> None:
+        moment = Moment(kind, line_of_caller(), absent=list(absent))
+        for name, tensor in tensors.items():
+            with torch.no_grad():
+                part = part_of(tensor)
+            if part is None:
+                self._add(self._facts.notes, f"not compared: {kind} {name}, which cannot be read as it stands")
+            else:
+                moment.parts[name] = part
+        self._moments.append(moment)
+
+    def _keep_gradients(self, kind: str, wanted: Mapping[str, Tensor]) -> None:
+        found = {name: each.grad for name, each in wanted.items() if each.grad is not None}
+        self._keep(kind, found, [name for name, each in wanted.items() if each.grad is None and each.requires_grad])
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, given: Any, named: Any) -> None:
+        self._in_step += 1
+        if self._in_step > 1:
+            return
+        if not any(optimizer is each for each in self._optimizers):
+            self._optimizers.append(optimizer)
+            self._facts.optimizers.append(type(optimizer).__name__)
+        wanted = self._trained_by(optimizer)
+        closure = (given[0] if given else named.get("closure")) is not None
+        if not closure:
+            self._keep_gradients("gradient", wanted)
+        rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
+        rates = [rate.detach().double() if isinstance(rate, Tensor) else rate for rate in rates]
+        self._keep("rate", {"": torch.tensor([float(rate) for rate in rates], dtype=torch.float64)})
+        self._keep("state", self._state(optimizer, wanted))
+
+    def _trained_by(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+        return self._named(each for group in optimizer.param_groups for each in group["params"])
+
+    @staticmethod
+    def _state(optimizer: torch.optim.Optimizer, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            f"{key}` of `{name}": value
+            for name, each in wanted.items()
+            for key, value in optimizer.state.get(each, {}).items()
+            if isinstance(value, Tensor)
+        }
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, given: Any, named: Any) -> None:
+        self._in_step -= 1
+        if self._in_step:
+            return
+        wanted = self._trained_by(optimizer)
+        if not any(moment.kind == "gradient" for moment in self._moments):
+            self._keep_gradients("gradient", wanted)  # a closure has made them
+        self._keep("parameter", wanted)
+        self._facts.steps += 1
+        self._counts[id(optimizer)] += 1
+        whole = min(self._counts.values())
+        if whole > self._facts.rounds:
+            self._end_round(whole)
+        if self._facts.rounds >= self._most or self._facts.steps >= 20 * self._most:
+            self._end()
+
+    def _end_round(self, whole: int) -> None:
+        self._facts.rounds = whole
+        self._kept.write(whole, self._rows, self._moments)
+        self._kept.write_facts(self._facts)
+        self._rows, self._moments = [], []
+
+    def _end(self) -> None:
+        """End here: enough is kept. The command ends the processes of all ranks together."""
+        self._facts.done = True
+        self._kept.write_facts(self._facts)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._kept.write_done()
+        while True:
+            time.sleep(3600)

@@ -1,0 +1,151 @@
+"""What a user reads: the first line says what parts first, or why nothing can be said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from everyrank.parity.script.compare import Comparison, Run, Step, lines_of
+from everyrank.parity.script.data import compared
+from everyrank.parity.script.kept import Facts, Kept
+from everyrank.parity.script.start import Size
+from torch import Tensor
+
+AGREE, PART, UNKNOWN = 0, 1, 2
+
+
+def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[str]]:
+    """Return the exit code and the lines."""
+    reference, *others = sizes
+    called = ranks_of(reference)
+    head = f"everyrank parity: {reference.script}, "
+    runs = {}
+    for size in (reference, *others):
+        run = read(size)
+        if isinstance(run, str):
+            return UNKNOWN, [head + run]
+        runs[size.ranks] = run
+    truth, again = runs[reference.ranks], read(moved)
+    problem = _not_again(truth, again, called)
+    if problem:
+        return UNKNOWN, [head + problem]
+    assert isinstance(again, Run)
+    code, lines = AGREE, []
+    for size in others:
+        found, text = _beside(truth, runs[size.ranks], again, called, steps)
+        code = PART if PART in (code, found) else max(code, found)
+        first, *more = text
+        lines += [f"{head}{ranks_of(size)} and {called}: {first}", *more]
+    return code, [*lines, *_notes(runs.values())]
+
+
+def ranks_of(size: Size | Run) -> str:
+    number = size.ranks if isinstance(size, Size) else size.size
+    return "one rank" if number == 1 else f"{number} ranks"
+
+
+def read(size: Size) -> Run | str:
+    """Return what a size has kept, or why there is nothing to compare."""
+    called = ranks_of(size)
+    if size.late:
+        return f"{called}: {_verdict(size)}\nthe time limit was over: --limit SECONDS gives more".rstrip()
+    if size.trouble and any("EOFError: EOF when reading a line" in size.output(rank) for rank in size.statuses):
+        return f"{called}: the script reads standard input, and here it has none"
+    if size.trouble:
+        return f"{called}: {_verdict(size)}\n{_tail(size)}".rstrip()
+    kept = [Kept(size.folder / f"rank-{rank}") for rank in range(size.ranks)]
+    facts = [each.facts() for each in kept]
+    found = [each for each in facts if each is not None]
+    if len(found) < size.ranks:
+        return f"{called}: the script ended and never imported torch: it trains nothing"
+    rounds = [each.rounds for each in found]
+    if not any(rounds):
+        return f"{called}: {_nothing(found)}"
+    if len(set(rounds)) > 1:
+        each = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(rounds))
+        return f"{called}: ranks ended after different numbers of optimizer steps ({each})"
+    steps = []
+    for number in range(1, rounds[0] + 1):
+        data = [each.read(number) for each in kept]
+        if any(each is None for each in data):
+            return f"{called}: step {number} was kept on some ranks alone"
+        steps.append(Step([each[0] for each in data if each], [each[1] for each in data if each]))
+    return Run(found, steps)
+
+
+def _nothing(facts: list[Facts]) -> str:
+    modules = [name for each in facts for name in each.modules]
+    if any(each.optimizers for each in facts):
+        return "the script ended in its first optimizer step"
+    if any(each.backwards for each in facts):
+        return "the script calls backward, and no optimizer of torch's: steps by other means are not seen"
+    if modules:
+        return f"the script calls {modules[0]} in training, and ends without a backward: it trains nothing"
+    return "the script ended without a module in training and without an optimizer's step: it trains nothing"
+
+
+def _verdict(size: Size) -> str:
+    """Return what the harness says of ranks that have not ended well, the roll call among it."""
+    return size.trouble.removeprefix(f"{size.script} on {size.ranks} ranks: ").removeprefix(f"{size.script}: ")
+
+
+def _tail(size: Size) -> str:
+    """Return the end of the output of the rank that failed first."""
+    for rank, status in sorted(size.statuses.items()):
+        if status and (lines := size.output(rank).rstrip().splitlines()):
+            return "\n".join([f"the end of rank {rank}'s output:", *(f"    {line}" for line in lines[-8:])])
+    return ""
+
+
+def _not_again(truth: Run, again: Run | str, called: str) -> str:
+    """Return how two runs of the reference differ, if they are to be the same."""
+    if isinstance(again, str):
+        return f"not alike twice: a second run of {again}"
+    first, second = truth.steps[0], again.steps[0]
+    if first.rows != second.rows:
+        return f"{called}: two runs are given other rows in step 1: seed the shuffle, and what is made up"
+    for mine, other in zip(first.moments, second.moments, strict=True):
+        for kind in ("weight", "buffer"):
+            parts, others = (
+                {name: part for moment in each if moment.kind == kind for name, part in moment.parts.items()}
+                for each in (mine, other)
+            )
+            for name, part in parts.items():
+                if name in others and not _alike(part.values, others[name].values):
+                    return f"{called}: two runs begin with other values of {kind} `{name}`: set a seed"
+    return ""
+
+
+def _alike(values: Tensor, other: Tensor) -> bool:
+    return bool(values.shape == other.shape and ((values == other) | (values != values)).all())
+
+
+def _beside(truth: Run, run: Run, again: Run, called: str, steps: int) -> tuple[int, list[str]]:
+    """Return what is said of one size beside the reference."""
+    rows = compared(truth, run, called)
+    comparison = Comparison(truth, run, again, called)
+    parting = comparison.parting(rows.steps)
+    if parting is not None:
+        return PART, [*lines_of(parting), *([f"  {rows.remark}"] if rows.remark else [])]
+    faults = [fault for each in run.facts for fault in each.faults]
+    if rows.is_fault:
+        return PART, [rows.text]
+    if faults:
+        return PART, [faults[0]]
+    if rows.text:
+        return UNKNOWN, [rows.text]
+    if not comparison.compared:
+        return UNKNOWN, ["no tensor could be compared"]
+    number = f"{rows.steps} step{'' if rows.steps == 1 else 's'}"
+    lines = [f"the same training, in {number} ({comparison.compared} tensors compared)"]
+    if rows.steps < steps:
+        lines.append(f"  the script ended after {number}")
+    lines += [f"  {rows.remark}"] if rows.remark else []
+    if comparison.missing:
+        lines.append(f"  not compared: {', '.join(comparison.missing[:5])}")
+    return AGREE, lines
+
+
+def _notes(runs: Iterable[Run]) -> Iterator[str]:
+    seen = dict.fromkeys(note for run in runs for each in run.facts for note in each.notes)
+    for note in seen:
+        yield f"  {note}"

@@ -1,0 +1,211 @@
+"""Start a script at one size, as torchrun would, and wait for its ranks: processes with their output in files."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everyrank.parity.script import asked
+from everyrank.scripts.folder import PYTEST, VARIABLE, Status, process_name, runs
+from everyrank.scripts.verdict import Seen, fates, text
+from everyrank.wire.messages import WitnessStatement
+from everyrank.wire.witness_pipe import ask, path
+
+#: Ranks that have kept enough wait for the others this long, in seconds, if nothing else is known of these.
+_LATE = 60.0
+#: A rank that is asked what it does answers within this many seconds, if it can.
+_ANSWERS = 3.0
+
+
+@dataclass
+class Size:
+    """The run of a script at one size."""
+
+    ranks: int
+    folder: Path
+    script: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    """How ranks have ended on their own, as exit codes of `subprocess`."""
+    done: set[int] = field(default_factory=set)
+    """The ranks that have kept enough."""
+    trouble: str = ""
+    """The verdict on ranks that have not ended well."""
+    late: bool = False
+    """Whether it was ended at the time limit."""
+    done_at: float = 0.0
+
+    def output(self, rank: int) -> str:
+        with contextlib.suppress(OSError):
+            return (self.folder / f"rank-{rank}.log").read_text(errors="replace")
+        return ""
+
+    def is_over(self) -> bool:
+        return bool(self.trouble) or self.late or len(self.done) + len(self.statuses) >= self.ranks
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    def start(self, command: Sequence[str], steps: int, options: Sequence[str]) -> socket.socket:
+        """Start all ranks. Return the socket of the store at which they meet: it is served by ``serve``."""
+        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listening.set_inheritable(False)
+        shared = self._environment(listening.getsockname()[1])
+        for rank in range(self.ranks):
+            kept = self.folder / f"rank-{rank}"
+            kept.mkdir(parents=True)
+            own = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "ROLE_RANK": rank,
+                "TORCHELASTIC_ERROR_FILE": self.folder / f"error-{rank}.json",
+                asked.FOLDER: kept,
+                asked.STEPS: steps,
+                asked.OPTIONS: " ".join(options),
+            }
+            with open(self.folder / f"rank-{rank}.log", "wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-u", *command],
+                    env={**shared, **{name: str(value) for name, value in own.items()}},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            self.processes.append(process)
+        return listening
+
+    def _environment(self, port: int) -> dict[str, str]:
+        spec = importlib.util.find_spec("everyrank.scripts.on_path")
+        assert spec is not None
+        assert spec.origin is not None
+        on_path = os.pathsep.join(filter(None, [str(Path(spec.origin).parent), os.environ.get("PYTHONPATH")]))
+        values: dict[str, object] = {
+            "WORLD_SIZE": self.ranks,
+            "LOCAL_WORLD_SIZE": self.ranks,
+            "ROLE_WORLD_SIZE": self.ranks,
+            "GROUP_RANK": 0,
+            "GROUP_WORLD_SIZE": 1,
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "TORCHELASTIC_RUN_ID": f"everyrank-{self.folder.name}",
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", 1),
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": on_path,
+            VARIABLE: self.folder / "watched",
+            PYTEST: process_name(),
+            asked.AFTER_TORCH: asked.FUNCTION,
+        }
+        return {**os.environ, **{name: str(value) for name, value in values.items()}}
+
+    def look(self) -> None:
+        """Note which ranks have ended, and whether no rank will go on."""
+        for rank, process in enumerate(self.processes):
+            if rank in self.statuses or rank in self.done:
+                continue
+            status = _status(process.pid)
+            if status is not None:
+                self.statuses[rank] = status
+            elif (self.folder / f"rank-{rank}" / "done").exists():
+                self.done.add(rank)
+                self.done_at = time.monotonic()
+        if self.ranks == len(self.done):
+            return
+        if any(self.statuses.values()):
+            self.trouble = self._verdict()
+        elif self.done and (self.statuses or time.monotonic() - self.done_at > _LATE):
+            self.trouble = self._roll_call()
+
+    def _verdict(self) -> str:
+        """Let the watcher judge ranks of which one has ended badly."""
+        run = next(iter(runs(self.folder / "watched")), None)
+        if run is None:
+            return self._plain_verdict()
+        for rank, status in self.statuses.items():
+            run.write(f"status-{self.processes[rank].pid}", Status(status))
+        run.await_verdict()
+        return run.text("verdict") or self._plain_verdict()
+
+    def _plain_verdict(self) -> str:
+        """Return how a rank ended, if it ended before it could be watched."""
+        rank, status = next((rank, status) for rank, status in sorted(self.statuses.items()) if status)
+        if os.WIFSIGNALED(status):
+            return f"{self.script}: rank {rank} was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"{self.script}: rank {rank} ended with exit code {os.WEXITSTATUS(status)}"
+
+    def end_late(self) -> None:
+        """End this run at its time limit."""
+        self.late, self.trouble = True, self._roll_call()
+
+    def _roll_call(self) -> str:
+        """Ask the ranks that live what they do."""
+        run = next(iter(runs(self.folder / "watched")), None)
+        if run is None:
+            return ""
+        seen = Seen(self.ranks)
+        alive = [rank for rank in range(self.ranks) if rank not in self.statuses and rank not in self.done]
+        for rank in range(self.ranks):
+            if rank not in alive:
+                seen.status[rank] = 0
+                seen.ended_in_order.add(rank)
+        asked_ranks = {rank for rank in alive if ask(path(str(run.path), self.processes[rank].pid))}
+        until = time.monotonic() + _ANSWERS
+        while asked_ranks - seen.stated.keys() and time.monotonic() < until:
+            time.sleep(0.02)
+            for rank in asked_ranks:
+                if (stated := run.read(f"stated-{rank}", WitnessStatement)) is not None:
+                    seen.stated[rank] = stated
+        return text(self.script, fates(seen))
+
+    def end(self) -> None:
+        """End all ranks, and what they have started."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _status(pid: int) -> int | None:
+    """Return the wait status of a child that has ended; it stays a child until ``end``."""
+    with contextlib.suppress(ChildProcessError):
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None:
+            return info.si_status << 8 if info.si_code == os.CLD_EXITED else info.si_status
+    return None
+
+
+def serve(listening: socket.socket) -> Any:
+    """Serve the store at which ranks meet, as torchrun's agent does. It takes torch, whose import takes a while."""
+    import torch.distributed as dist
+
+    port = listening.getsockname()[1]
+    return dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+
+
+def wait(sizes: Sequence[Size], limit: float) -> None:
+    """Wait until all of these runs are over, and end them; at the limit at the latest."""
+    until = time.monotonic() + limit
+    while not all(size.is_over() for size in sizes):
+        for size in sizes:
+            if not size.is_over():
+                size.look()
+                if not size.is_over() and time.monotonic() > until:
+                    size.end_late()
+                if size.is_over():
+                    size.end()
+        time.sleep(0.03)

@@ -1,0 +1,123 @@
+"""What cannot be compared is reported in one true sentence, with exit code 2; nothing is green that was not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parity.script.test_faults import printed
+
+TRAINS = """
+import sys
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rank, size = dist.get_rank(), dist.get_world_size()
+for step in range(5):
+    rows = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+    optimizer.zero_grad()
+    model(rows[rank::size]).square().mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= size
+    optimizer.step()
+"""
+
+#: By what is bad: the script, and what the first lines say after its name.
+BAD = {
+    "trains nothing": (
+        "import torch",
+        "one rank: the script ended without a module in training and without an optimizer's step: it trains nothing",
+    ),
+    "has no torch": ("print(1)", "one rank: the script ended and never imported torch: it trains nothing"),
+    "has an optimizer of its own": (
+        "import torch\nmodel = torch.nn.Linear(2, 2)\nmodel(torch.ones(2, 2)).sum().backward()",
+        "one rank: the script calls backward, and no optimizer of torch's: steps by other means are not seen",
+    ),
+    "exits": ("import sys\nsys.exit(2)", "one rank: rank 0"),
+    "reads": ("input()", "one rank: the script reads standard input, and here it has none"),
+    "has no seed": (
+        TRAINS.replace("torch.manual_seed(0)", ""),
+        "one rank: two runs begin with other values of weight `weight`: set a seed",
+    ),
+    "has other rows each time": (
+        TRAINS.replace("torch.Generator().manual_seed(step)", "None").replace("manual_seed(0)", "seed()"),
+        "one rank: two runs are given other rows in step 1: seed the shuffle, and what is made up",
+    ),
+    "has a rank that goes": (
+        TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    if rank: break\n"),
+        "2 ranks: rank 1 ended the script before rank 0 had",
+    ),
+}
+
+
+def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> tuple[int, str]:
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(script)
+    code, text = printed(*options, "train.py")
+    return code, text.removeprefix("everyrank parity: train.py, ")
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_cannot_be_compared_is_one_sentence(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, sentence = BAD[bad]
+    code, text = _run(tmp_path, monkeypatch, script)
+    assert (code, text[: len(sentence)]) == (2, sentence), text
+    assert "everyrank/parity" not in text, text
+
+
+def test_a_hang_ends_with_the_roll_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    if rank == 1: dist.barrier()\n")
+    code, text = _run(tmp_path, monkeypatch, hangs)
+    assert code == 2, text
+    first = "2 ranks: rank 0 waits in its 3rd collective, all_reduce at train.py:15; rank 1 in its 3rd, barrier at "
+    assert text.startswith(first), text
+    assert "roll call:" in text, text
+
+
+def test_cuda_and_nccl_are_replaced_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = TRAINS.replace('"gloo"', '"nccl"').replace("nn.Linear(4, 2)", 'nn.Linear(4, 2).to("cuda")')
+    code, text = _run(tmp_path, monkeypatch, asks)
+    assert (code, text.splitlines()) == (
+        0,
+        [
+            "2 ranks and one rank: the same training, in 3 steps (20 tensors compared)",
+            "  gloo stands for nccl (train.py:5)",
+            "  the CPU stands for CUDA (train.py:7)",
+        ],
+    )
+
+
+def test_other_batches_are_never_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = _run(tmp_path, monkeypatch, TRAINS.replace("rows[rank::size]", "rows[rank:]"))
+    sentence = (
+        "2 ranks and one rank: step 1: 2 ranks train on 15 rows together (7 and 8 on each), and one rank on 8: "
+    )
+    assert (code, text[: len(sentence)]) == (2, sentence), text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["none.py"], "the script none.py does not exist"),
+        (["--ranks", "two", "none.py"], "--ranks two is no list of numbers: write --ranks 1,2"),
+        (["--ranks", "2", "none.py"], "--ranks 2 is no list of two or more sizes: write --ranks 1,2"),
+        (["--steps", "0", "none.py"], "--steps 0 compares nothing: write --steps 1 or more"),
+        ([], "name the script: everyrank parity train.py, or everyrank parity -m package.train"),
+        (["."], "the script . is a folder"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arguments: list[str], sentence: str) -> None:
+    assert printed(*arguments) == (2, f"everyrank parity: {sentence}\n")
+
+
+def test_the_time_limit_ends_with_the_roll_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(3600)\n")
+    code, text = _run(tmp_path, monkeypatch, sleeps, "--limit", "25")
+    assert code == 2, text
+    assert "the time limit was over: --limit SECONDS gives more" in text, text
+    assert "at train.py:18" in text, text
