@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Collection
 from typing import Any
@@ -21,6 +22,29 @@ def further(kind: Any) -> list[str]:
     """Return those of ``FURTHER`` that an optimizer has."""
     known = defaults_of(kind)
     return [name for name in FURTHER if name in known]
+
+
+def zeros_of(kind: Any) -> dict[str, float]:
+    """Return a zero for each number that has another default and may be zero; a step by no rate shows nothing."""
+    return dict(_zeros_of(kind))
+
+
+@functools.cache
+def _zeros_of(kind: Any) -> dict[str, float]:
+    found = {}
+    for name, value in defaults_of(kind).items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and value and name not in ("lr", "eps") and _takes(kind, {name: type(value)(0)}):
+            found[name] = type(value)(0)
+    return found
+
+
+def _takes(kind: Any, arguments: dict[str, Any]) -> bool:
+    try:
+        kind([torch.zeros(1, 1, requires_grad=True)], **arguments)
+    except Exception:
+        return False
+    return True
 
 
 def can_be_set(kind: Any, option: str, to: str) -> bool:
