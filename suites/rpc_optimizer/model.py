@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from everyrank.fixtures.optimizers import Row, Variant, row
 
@@ -21,6 +21,10 @@ class Param:
     """plain, transposed, or rows: a view of every second row."""
     same_as: int | None = None
     """The number of an earlier parameter, if this is another RRef of its tensor."""
+    dtype: str = field(default="", repr=False)
+    """The dtype, if it is not the model's."""
+    tiny: bool = field(default=False, repr=False)
+    """Whether its values and gradients are near the least numbers of float32."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class Optimizer:
     """A user's class: ``subclass`` changes nothing, ``signed`` takes each gradient's sign and has its base's name,
     ``planted`` can be made to fail or to wait."""
     given: str = "named"
-    """How the arguments are given: ``named``, ``positional``, or ``explicit`` with every default by name."""
+    """How the arguments are given: ``named``, ``positional``, ``explicit`` with every default by name, or ``zeros``:
+    with a zero for each number that has another default and may be zero."""
     client: int = 0
     """The rank that builds it, and makes its steps."""
 
@@ -52,6 +57,11 @@ class Model:
     params: tuple[Param, ...]
     optimizers: tuple[Optimizer, ...]
     dtype: str = "float64"
+
+    @property
+    def dtypes(self) -> set[str]:
+        """The dtypes of its parameters."""
+        return {param.dtype or self.dtype for param in self.params} or {self.dtype}
 
     def tensor(self, number: int) -> int:
         """Return the number of the first parameter with this one's tensor."""

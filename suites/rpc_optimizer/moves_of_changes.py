@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from everyrank.suites.compare.comparison import check
 from everyrank.suites.moves.move import first_of, move, only_if
 from everyrank.suites.moves.options import can_be_set, further, set_option
-from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, not_held, numbers
+from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, not_held, numbers, second
 from everyrank.suites.rpc_optimizer.outline import Outline
 from everyrank.suites.rpc_optimizer.owners import leave_gradient
+
+#: The learning rate that a hook sets.
+_HOOKED_RATE = 0.03
 
 
 def _further(outline: Outline) -> str | None:
@@ -19,6 +24,20 @@ def _further(outline: Outline) -> str | None:
 def _changing_needs(outline: Outline, by: int, option: str) -> Sequence[str]:
     known = outline.client((by,)) is not None
     return only_if(known and option in (*outline.options(by), *further(outline.model.optimizers[by].row.optimizer)))
+
+
+def _hooking_needs(outline: Outline, by: int) -> Sequence[str]:
+    # torch calls the hooks of a subclass whose step calls its base's twice, or once.
+    known = outline.client((by,)) is not None and outline.model.optimizers[by].own != "signed"
+    return ["use of pre-hook", "use of param-groups", *only_if(known)]
+
+
+def _set_rate(optimizer: Any, args: Any, kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        if torch.is_tensor(group["lr"]):
+            group["lr"].fill_(_HOOKED_RATE)
+        else:
+            group["lr"] = _HOOKED_RATE
 
 
 def _turned(outline: Outline, param: int) -> None:
@@ -61,6 +80,25 @@ class ChangeMoves(StepMoves):
 
         if not self.refused(by, set_in):
             set_in(self.sides.references[by])
+
+    @move(
+        "surface",
+        needs=_hooking_needs,
+        drawn={"by": numbers},
+        kinds=(),
+        further={2: ({}, {"by": second})},
+        shown_by="step",
+        writes=("hook",),
+    )
+    def set_in_hook(self, by: int = 0) -> None:
+        """Register a hook that sets the learning rate before each step, if the subject has hooks and options."""
+
+        def register(optimizer: Any) -> None:
+            check(bool(optimizer.param_groups), "param_groups is empty")
+            optimizer.register_step_pre_hook(_set_rate)
+
+        if not self.refused(by, register):
+            register(self.sides.references[by])
 
     @move(
         "none.frozen",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from everyrank.suites.moves.options import zeros_of
 from everyrank.suites.rpc_optimizer.model import Optimizer
 from everyrank.suites.rpc_optimizer.planted import PLANTED
 
@@ -58,6 +59,8 @@ def arguments(made: Optimizer, other_rate: bool = False) -> tuple[Any, tuple[Any
     """Return the class that the subject gets, and its arguments by position and by name."""
     kind = PLANTED[made.name] if made.own == "planted" else _kinds(made)[0]
     named = moved(made, other_rate)
+    if made.given == "zeros":
+        named = {**zeros_of(made.row.optimizer), **named}
     _, *documented = inspect.signature(made.row.optimizer).parameters.values()
     if made.given == "explicit":
         defaults = {
@@ -67,7 +70,7 @@ def arguments(made: Optimizer, other_rate: bool = False) -> tuple[Any, tuple[Any
     by_position = [argument for argument in documented if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     while by_position and by_position[-1].name not in named:
         by_position.pop()
-    if made.given == "named":
+    if made.given in ("named", "zeros"):
         by_position = []
     return kind, tuple(named.pop(argument.name, argument.default) for argument in by_position), named
 

@@ -9,11 +9,15 @@ from typing import Any
 
 from everyrank.fixtures.optimizers import rows
 from everyrank.suites.arena.surface import PARTS
+from everyrank.suites.moves.options import zeros_of
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param, drawn_variants
 from everyrank.suites.rpc_optimizer.parts import MORE
 
 #: Options that are changed by hand.
 OPTIONS = ("lr", "weight_decay", "maximize")
+
+
+_COMPLEX = {"complex64", "complex128"}
 
 
 def features() -> dict[str, str]:
@@ -50,6 +54,8 @@ def features() -> dict[str, str]:
         found |= {f"{name} {variant.name}": f"parity.*[{name}-{variant.name}-ws3]" for variant in variants}
         found[f"{name} positional"] = f"parity.arguments[{name}-positional-ws2]"
         found[f"{name} explicit"] = f"parity.arguments[{name}-explicit-defaults-ws2]"
+        if zeros_of(row.optimizer):
+            found[f"{name} zeros"] = f"parity.arguments[{name}-zeros-ws2]"
         found[f"{name} with missing gradients"] = f"none.position[{name}-*]"
         if "complex" in row.takes:
             found[f"{name} complex"] = f"parity.dtype[{name}-complex-ws2]"
@@ -145,9 +151,9 @@ def needed_of(optimizer: Optimizer, model: Model) -> Iterator[str]:
         yield f"{optimizer.name} {optimizer.variant}"
     if optimizer.given != "named":
         yield f"{optimizer.name} {optimizer.given}"
-    if model.dtype == "bfloat16":
+    if "bfloat16" in model.dtypes:
         yield "bf16"
-    if model.dtype == "complex128":
+    if model.dtypes & _COMPLEX:
         plain = optimizer.variant == optimizer.row.plain.name
         yield f"{optimizer.name} complex{'' if plain else ' with arguments'}"
 
@@ -156,8 +162,10 @@ def fits(optimizer: Optimizer, model: Model) -> bool:
     """Return whether an optimizer takes these parameters and their gradients at all."""
     row = optimizer.row
     variant = row.variant(optimizer.variant)
+    if optimizer.given == "zeros" and not zeros_of(row.optimizer):
+        return False
     wanted = {
-        name for name, there in {"sparse": model.sparse, "complex": model.dtype == "complex128"}.items() if there
+        name for name, there in {"sparse": model.sparse, "complex": bool(model.dtypes & _COMPLEX)}.items() if there
     }
     shapes: Any = [model.params[number].shape for number in optimizer.params]
     if "2d" in row.needs and any(len(shape) != 2 for shape in shapes):

@@ -17,6 +17,9 @@ Datum = tuple[torch.Tensor, str]
 #: The seed of all values.
 _SEED = 7
 
+#: Near the least numbers of float32, and of bfloat16.
+TINY = 2.0**-110
+
 #: The parameters of this rank, by number.
 mine: dict[int, torch.Tensor] = {}
 
@@ -36,7 +39,8 @@ def call(owner: int, function: Callable[..., Any], *args: Any) -> Callable[[], A
 def new_parameter(model: Model, number: int) -> torch.Tensor:
     """Return a leaf with the value, the memory layout and the dtype with which a parameter starts on both sides."""
     param = model.params[number]
-    value = noise(param.shape, getattr(torch, model.dtype), _generator(number, 1))
+    value = noise(param.shape, getattr(torch, param.dtype or model.dtype), _generator(number, 1))
+    value = value * TINY if param.tiny else value
     if param.layout == "transposed":
         held = value.t().contiguous().t()
     elif param.layout == "rows":
@@ -127,4 +131,4 @@ def loss_of(parameter: torch.Tensor, data: torch.Tensor, gradient: str) -> torch
     if gradient != "linear":  # of a linear one, a step leaves the graph usable
         total = total + (flat * flat).sum() * 0.25
     total = total.to(torch.float64)
-    return total * 0 if gradient == "zero" else total
+    return total * {"zero": 0, "tiny": TINY}.get(gradient, 1)

@@ -21,7 +21,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.rpc_optimizer.arena import error_of, eventually, resets
 
 #: The text of each worker's error. It must not contain the worker's name, for which laws look in the error.
-WORDS = {0: "apple", 1: "pear", 2: "plum"}
+WORDS = {0: "apple", 1: "pear", 2: "plum", 3: "quince"}
 
 #: How many answers of a worker must arrive before what it did not say by then counts as not said.
 _ANSWERS = 20

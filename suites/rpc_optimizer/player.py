@@ -28,14 +28,35 @@ _PARAMS: dict[str, Param] = {
     "nobody": Param(0, (3, 2)),
 }
 
+#: Those of further crossings: dtypes beside each other, values near the least numbers.
+_MIXED: dict[str, Param] = {
+    "bf16": Param(0, (3, 2), dtype="bfloat16"),
+    "fp32-transposed": Param(0, (3, 4), layout="transposed", dtype="float32"),
+    "complex64": Param(0, (2, 2), dtype="complex64"),
+    "tiny": Param(0, (3,), gradient="tiny", tiny=True),
+    "tiny-fp32": Param(0, (2, 3), gradient="tiny", dtype="float32", tiny=True),
+    "tiny-rows": Param(0, (3, 2), layout="rows", gradient="tiny", tiny=True),
+}
+
+#: Which parameters these are with.
+_BESIDE = (*_MIXED, "plain", "scalar", "frozen", "again")
+
+#: Optimizers whose options have defaults that are no zeros, or a rate that is a tensor.
+_FALSY = ("AdamW-defaults", "NAdam-defaults", "SGD-tensor-lr", "RMSprop-defaults", "SGD-momentum", "Adagrad-lr")
+
 #: The owners of the parameters.
-_OWNERS: dict[str, tuple[int, int, int]] = {
+_OWNERS: dict[str, tuple[int, ...]] = {
     "each": (1, 2, 0),
     "one": (1, 1, 1),
     "two": (1, 2, 1),
     "caller": (0, 0, 0),
     "some": (0, 2, 0),
+    "four": (1, 2, 0, 3),
+    "last": (3, 3, 1, 2),
 }
+
+#: How many ranks there are, if not three.
+_RANKS = {"four": 4, "last": 4}
 
 #: Optimizers that differ in what they keep: a buffer, counts, nothing, sums; some have a functional twin in torch.
 _OPTIMIZERS = (
@@ -108,12 +129,25 @@ class RpcPlayer(PartMoves):
         "second": _SECOND,
         "client": (0, 1),
         "given": ("named", "positional", "explicit"),
-        "owners": tuple(_OWNERS),
+        "owners": tuple(name for name in _OWNERS if name not in _RANKS),
         "param1": tuple(_PARAMS),
         "param2": tuple(_PARAMS),
         "param3": tuple(_PARAMS),
         "dtype": tuple(_DTYPES),
     }
+
+    further = (
+        {
+            "param1": _BESIDE,
+            "param2": _BESIDE,
+            "param3": _BESIDE,
+            "optimizer": _FALSY,
+            "given": ("zeros", "named"),
+            "owners": ("four", "one", "last", "two", "each"),
+        },
+        {"own": ("planted",), "second": ("", "client"), "owners": ("four", "last", "one")},
+        {},
+    )
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +157,8 @@ class RpcPlayer(PartMoves):
         sparse = bool({"sparse", "repeated"} & params)
         if sparse and found["dtype"] == "complex128":
             found["dtype"] = "float64"
-        taken = "sparse" if sparse else "complex" if found["dtype"] == "complex128" else ""
+        found["size"] = _RANKS.get(found["owners"], found["size"])
+        taken = "sparse" if sparse else "complex" if found["dtype"] == "complex128" or "complex64" in params else ""
         optimizer = found["optimizer"].split("-")[0]
         if not takes(found["optimizer"], taken):
             found["optimizer"] = "SGD-momentum" if optimizer == "SGD" else "Adagrad-lr"
@@ -139,14 +174,14 @@ class RpcPlayer(PartMoves):
     def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
         params: list[Param] = []
         for number, owner in enumerate(_OWNERS[traits["owners"]]):
-            kind = traits[f"param{number + 1}"]
+            kind = traits.get(f"param{number + 1}", "plain")
             twins = [each for each, param in enumerate(params) if param.owner == owner and param.same_as is None]
             if kind == "again" and twins:
                 params.append(replace(params[twins[0]], same_as=twins[0]))
             else:
-                params.append(replace(_PARAMS[kind], owner=owner))
+                params.append(replace((_PARAMS | _MIXED)[kind], owner=owner))
         firsts = [number for number, param in enumerate(params) if param.same_as is None]
-        given = [number for number in firsts if traits[f"param{number + 1}"] != "nobody"] or firsts
+        given = [number for number in firsts if traits.get(f"param{number + 1}") != "nobody"] or firsts
         model = Model(traits["size"], tuple(params), (), _dtype(traits["dtype"], features))
         return _fitted(replace(model, optimizers=_optimizers(traits, given)), features)
 
@@ -204,6 +239,8 @@ def _fitted(model: Model, features: frozenset[str]) -> Model:
             f"{each.name} with sparse gradients" in features for each in model.optimizers
         ):
             param = replace(param, gradient="dense")
+        if param.dtype and not _has_dtype(param.dtype, model, features):
+            param = replace(param, dtype="")
         needs = set(needed_by(model, param, number))
         if param.frozen and not needs <= features:
             param = replace(param, frozen=False)
@@ -216,6 +253,14 @@ def _fitted(model: Model, features: frozenset[str]) -> Model:
     if not features.issuperset(RpcPlayer.needed(model)) and model.dtype == "complex128":
         return _fitted(replace(model, dtype="float64"), features)
     return model
+
+
+def _has_dtype(dtype: str, model: Model, features: frozenset[str]) -> bool:
+    if dtype == "complex64":
+        return all(
+            {f"{each.name} complex", f"{each.name} complex with arguments"} <= features for each in model.optimizers
+        )
+    return dtype != "bfloat16" or "bf16" in features
 
 
 def _claimed(optimizer: Optimizer, model: Model, features: frozenset[str]) -> Optimizer:

@@ -131,7 +131,7 @@ def test_the_crossings_of_sharded_optimizer_have_each_flow_that_is_possible() ->
 
 def test_the_crossings_of_rpc_optimizer_have_nearly_each_flow_that_is_possible() -> None:
     found, left = _left("rpc-optimizer")
-    assert len(found) == 1897
+    assert len(found) == 1899
     several, split = ("fail", 1), ("step", 9)
     # Two steps meet where one owner has all: there are no several that fail, and no backwards for each.
     # A context that was released is not there to be used, or to be released.

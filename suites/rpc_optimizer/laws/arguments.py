@@ -9,6 +9,7 @@ from everyrank.fixtures.optimizers import Row
 from everyrank.suites.compare.comparison import EXACT, Comparison
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation, Vacuous
+from everyrank.suites.moves.options import zeros_of
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
@@ -40,11 +41,15 @@ def _argument_lists() -> Iterator[ArgumentPoint]:
             _, args, kwargs = passed_to(_passing(row, given))
             label, core, passed = f"{row.name}-{name}", row.name in ("SGD", "Adam"), str(args or kwargs)
             yield ArgumentPoint(label, 2, core=core, optimizer=row.name, row=row, given=given, passed=passed)
+    for row in (default.row for default in points.defaults()):
+        if zeros := zeros_of(row.optimizer):
+            label, core = f"{row.name}-zeros", row.name == "AdamW"
+            yield ArgumentPoint(label, 2, core=core, optimizer=row.name, row=row, given="zeros", passed=str(zeros))
 
 
 @law("parity.arguments", _argument_lists, groups=("STEPS",))
 def arguments(arena: Arena, point: ArgumentPoint) -> None:
-    """Arguments by position, and defaults that are passed explicitly, have the same effect as in torch.optim."""
+    """Arguments by position, explicit defaults, and zeros have the same effect as in torch.optim."""
     follow(arena, params_for(arena, point.row), _passing(point.row, point.given), steps=3)
 
 
