@@ -76,7 +76,7 @@ class Witnesses:
         kind, step, name = key
         truth = _moved(store, key)
         before = None
-        if step > 0 and kind in (GRADIENT, PARAMETER):
+        if step > 0 and kind in (GRADIENT, PARAMETER) and (kind, step - 1, name) in store:
             before = _moved(store, (kind, step - 1, name))
         others = {}
         if kind == GRADIENT or (kind == PARAMETER and step == START):

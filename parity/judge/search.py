@@ -46,7 +46,8 @@ class Search:
             wide = self._without_conventions(wide, frozenset(healed))
             if not wide.deviates:
                 return
-            fault = self._unreduced(wide, frozenset(healed)) or self._first(wide)
+            fault = self._unreduced(wide, frozenset(healed)) or self._cut_and_wrong(wide, frozenset(healed))
+            fault = fault or self._first(wide)
             names = {(fault.deviation.key[0], name) for name in (fault.deviation.name, *fault.same)}
             if names <= healed:
                 return
@@ -78,7 +79,7 @@ class Search:
             if other is None or (other.kind, other.step, other.ranks) != (first.kind, first.step, first.ranks):
                 break
             pattern = self.pattern(wide, other)
-            if (pattern and pattern.id) != (fault.pattern and fault.pattern.id):
+            if pattern != fault.pattern:
                 break
             healed.add((BACKWARD, other.name))
             fault = replace(fault, same=(*fault.same, other.name))
@@ -175,6 +176,21 @@ class Search:
                     words = f"is not reduced over ranks: each of {ranks_text(first.ranks)} has its own part"
                 deviation = replace(first, name=name, key=(kind, first.step, (name, 0, 0)))
                 return Fault(deviation, Fit("not-reduced", words))
+        return None
+
+    def _cut_and_wrong(self, wide: Pass, healed: Healed) -> Fault | None:
+        """Return an output that is cut and wrong, and so found nowhere, if the truth there heals the first."""
+        judged = wide.judged[-1]
+        first = judged.deviations[0]
+        if first.kind not in ("forward", "loss"):
+            return None
+        order = [*dict.fromkeys(output[0] for output in self._training.truth.store.notes[FORWARD])]
+        end = order.index(first.name) if first.kind == "forward" else len(order)
+        before = [each for each in judged.guesses if each.error > each.limit and each.name in order[:end]]
+        for each in before[:_FAULTS]:
+            again = self._training.wide(healed | {(FORWARD, each.name)})
+            if first.key not in {left.key for left in again.judged[-1].deviations}:
+                return Fault(each, self.pattern(wide, each))
         return None
 
     def _pieces(self, dtype: torch.dtype, count: int) -> list[dict[str, torch.Tensor]]:

@@ -102,6 +102,8 @@ class Judged:
     """The learning rates of the ranks' optimizers and of the plain one, where these are others."""
     is_scheduled: bool = False
     """Whether a scheduler has taken over the rates of a rank's optimizer."""
+    guesses: tuple[Deviation, ...] = ()
+    """Outputs that differ if they are the part of the plain model's that weights let guess."""
 
 
 def in_order(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -123,7 +125,7 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
     seen = [without(each, standing) for each in seen]
     matched = _matched(store, step, seen, set(groups))
     factor = convention(seen)
-    partial, missing = _outputs(store, step, seen, limit, matched, factor)
+    partial, guesses, missing = _outputs(store, step, seen, limit, matched, factor)
     deviations = [*held, *(each.deviation for each in scalars if each.deviation is not None)]
     if not any(each.kind == "activation-gradient" for each in partial):
         # A loss inside of a model is a mean over what a rank has, which its caller may weigh.
@@ -151,6 +153,7 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
         factor,
         _other_rates(store, step, seen),
         any(each.is_scheduled for each in seen),
+        tuple(sorted(guesses, key=lambda each: each.order(forward, backward))),
     )
 
 
@@ -320,18 +323,21 @@ def _parts_of(seen: Seen, output: Output) -> list[Part]:
 
 def _outputs(
     store: Store, step: int, seen: list[Seen], limit: Limit, matched: dict[Seat, set[int]], usual: float | None
-) -> tuple[list[Deviation], set[tuple[str, str]]]:
-    """Return the outputs that differ, and those that cannot be compared."""
+) -> tuple[list[Deviation], list[Deviation], set[tuple[str, str]]]:
+    """Return the outputs that differ, those that do by a guess, and all that cannot be compared."""
     wrong: dict[Key, dict[int, float]] = {}
+    by_guess: dict[Key, dict[int, float]] = {}
     missing: set[tuple[str, str]] = {("forward", name) for name in store.notes["too large"]}
     for rank, each in enumerate(seen):
         for (kind, output), error in each.unmatched_errors.items():
             if rank in matched.get((kind, output), ()):
                 continue
             key = (kind, step, each.whole[output])
-            if error is None:
+            if error is None or (kind, output) in each.guessed:
                 missing.add((kind_of(key), name_of(key)))
-            else:
+            if error is not None and (kind, output) in each.guessed:
+                by_guess.setdefault(key, {})[rank] = error
+            elif error is not None:
                 wrong.setdefault(key, {})[rank] = error
         for seat, factor in each.factors.items():
             if usual is not None and not is_factor(factor, usual):
@@ -341,15 +347,16 @@ def _outputs(
             if key[0] in (FORWARD, BACKWARD) and (allowed := limit(key)) is not None and not error <= allowed:
                 wrong.setdefault(key, {})[rank] = error
     others = other_factors(seen, usual)
-    deviations = [
-        Deviation(
-            kind_of(key), name_of(key), step, max(errors.values()), limit(key) or LIMIT, tuple(sorted(errors)), key,
-            pattern=others.get(key[2]) if key[0] == BACKWARD else None,
-        )
-        for key, errors in wrong.items()
-        if (kind_of(key), name_of(key)) not in missing
-    ]  # fmt: skip
-    return [*deviations, *_uncovered(store, step, seen, {each.key for each in deviations})], missing
+
+    def deviation(key: Key, errors: dict[int, float]) -> Deviation:
+        ranks, pattern = tuple(sorted(errors)), others.get(key[2]) if key[0] == BACKWARD else None
+        worst, allowed = max(errors.values()), limit(key) or LIMIT
+        return Deviation(kind_of(key), name_of(key), step, worst, allowed, ranks, key, pattern=pattern)
+
+    guesses = [deviation(*each) for each in by_guess.items()]
+    every = [deviation(*each) for each in wrong.items()]
+    deviations = [each for each in every if (each.kind, each.name) not in missing]
+    return [*deviations, *_uncovered(store, step, seen, {each.key for each in deviations})], guesses, missing
 
 
 def _uncovered(store: Store, step: int, seen: list[Seen], wrong: set[Key]) -> Iterator[Deviation]:

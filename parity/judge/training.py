@@ -169,7 +169,9 @@ class Training:
         for step in range(START, steps):
             seen = rank.start() if step == START else rank.step(step, self.found.cut)
             if near is not None:
-                parts.update({(step, *seat): part for seat, part in {**seen.expected_parts, **seen.parts}.items()})
+                for seat, found in {**seen.expected_parts, **seen.parts}.items():
+                    kind = f"guessed {seat[0]}" if seat in seen.guessed else seat[0]
+                    parts[step, kind, seat[1]] = found
             # One rank judges for all: ranks that round in another way would part here, and wait for each other.
             judged.append(self.ranks.decide(_light(seen), partial(judge, store, step, limit=limit, groups=groups)))
             if near is not None:

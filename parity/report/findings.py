@@ -84,7 +84,7 @@ def written(
     # Where the loss is right, the mean of the parts' is the whole's.
     is_wrong = any(each.kind == "loss" for each in shown.deviations)
     unequal = unequal_parts(setup, truth, cut, norms, found[0].tensor) if found and is_wrong else ()
-    reached = {each for step in judged for each in step.compared}
+    reached = {each for step in judged for each in step.compared} | {(each.kind, each.tensor) for each in found}
     everything = [
         each
         for each in in_order(truth.store.notes)
@@ -142,6 +142,8 @@ def _lines(shown: Judged, findings: list[Finding], notes: Mapping[str, Any]) -> 
         if initial:
             bad = each in named or deviation is not None
             yield Line(*each, math.inf if bad else 0.0, LIMIT, "first" if bad else "ok")
+        elif deviation is None and named[:1] == [each] and findings[0].step == shown.step + 1:
+            yield Line(*each, findings[0].error, findings[0].limit, "first")
         elif deviation is None:
             if each in shown.errors:
                 yield Line(*each, shown.errors[each], shown.limits.get(each, LIMIT), "ok")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import torch
+from everyrank.parity.run.guesses import guessed, of_another_batch, pieces_of_weights
 from everyrank.parity.run.plain import BACKWARD, FORWARD, Key, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
+from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
 from everyrank.parity.values.parts import Part, largest, locate, whole
@@ -49,6 +54,8 @@ class Seen:
     """How far those are from what their neighbours' parts say that they should be; None if these do not."""
     expected_parts: dict[Seat, Part] = field(default_factory=dict)
     """Which part of the plain model's output an output should be that differs."""
+    guessed: set[Seat] = field(default_factory=set)
+    """Those of which this is a guess, by how weights are cut."""
     kept: dict[Key, torch.Tensor] = field(default_factory=dict)
     """The values of this rank where they are beyond a limit, by the key of the rank's own tensor."""
     loss: float | None = None
@@ -101,15 +108,15 @@ class Activations:
         parts: Parts,
         healed: frozenset[tuple[str, str]],
         convention: Convention,
+        holdings: Holdings,
     ) -> None:
         self._setup, self._store, self._near, self._limit = setup, store, near, limit
         self._parts, self._healed = parts, healed
+        self._pieces = cache(partial(pieces_of_weights, holdings, store))
         self._hints: dict[int, list[Part]] = {}
         #: The factor between the ranks' gradients of outputs and the plain model's, where it was last seen.
         self._factor, self._convention = convention.factor, convention
-        self._calls: dict[tuple[str, int], int] = {}
-        for name, _, number in store.notes[FORWARD]:
-            self._calls[name, number] = self._calls.get((name, number), 0) + 1
+        self._first_calls = Counter((name, number) for name, _, number in store.notes[FORWARD])
         self.begin(0, Seen(), None)
 
     def begin(self, step: int, seen: Seen, batch: Any) -> None:
@@ -117,6 +124,9 @@ class Activations:
         self._step, self._seen = step, seen
         self._batch = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim]
         self._roots = 0
+        self._calls = {
+            pair: _calls_in(self._store, step, *pair) or count for pair, count in self._first_calls.items()
+        }
         #: Of each output, the modules that have returned this very tensor.
         self._returned: Any = WeakTensorKeyDictionary()
 
@@ -157,8 +167,7 @@ class Activations:
         truth = self._seen.whole[output] = (name, call % calls, number)
         if is_passed_on:
             self._seen.passed_on.add(output)
-        names = self._returned.setdefault(value, set())
-        names.add(name)
+        (names := self._returned.setdefault(value, set())).add(name)
         healed = self._truth_for((FORWARD, output), truth, value, {name})
         if healed is not None:
             value = value + (healed - value.detach())
@@ -181,26 +190,18 @@ class Activations:
         """Note how far outputs without a match are from what their neighbours' parts say that they should be."""
         for seat, mine in self._seen.unmatched.items() if self._near is not None else ():
             key = (seat[0], self._step, self._seen.whole[seat[1]])
-            expected = self._store.get(key)
-            found = None if expected is None else self._neighbours(seat, mine, expected)
             self._seen.unmatched_errors[seat] = None
+            if (expected := self._store.get(key)) is None:
+                continue
+            hints = self._hints.get(seat[1][1], [])
+            found = _neighbours(self._seen, seat, hints, mine, expected)
+            if found is None and seat[0] == FORWARD:
+                before = (self._parts.get((step, *seat)) for step in reversed(range(self._step)))
+                found = of_another_batch(mine, expected, before) or guessed(mine, expected, hints, self._pieces())
+                self._seen.guessed |= {seat} if found is not None else set()
             if found is not None:
                 self._seen.expected_parts[seat] = found[0]
                 self._seen.unmatched_errors[seat] = distance(mine, found[1]) / scale(self._store, key)
-
-    def _neighbours(self, seat: Seat, mine: torch.Tensor, expected: torch.Tensor) -> tuple[Part, torch.Tensor] | None:
-        """Return the part that an output should be, with the truth there."""
-        kind, output = seat
-        hints = self._hints.get(output[1], [])
-        if kind == BACKWARD:
-            forward = self._seen.parts.get((FORWARD, output), self._seen.expected_parts.get((FORWARD, output)))
-            hints = [forward] if forward is not None else []
-        moved = [part for hint in hints if mine.ndim == expected.ndim for part in hint.moved(expected.shape)]
-        pairs = [(part, piece) for part in (*hints, *moved) if (piece := part.select(expected)) is not None]
-        pairs = [pair for pair in pairs if pair[1].shape == mine.shape]
-        if not pairs and mine.shape == expected.shape:
-            pairs = [(whole(mine.shape), expected)]
-        return min(pairs, key=lambda pair: distance(mine, pair[1]), default=None)
 
     def _truth_for(self, seat: Seat, truth: Output, value: torch.Tensor, names: set[str]) -> torch.Tensor | None:
         """Return the truth that is to stand in place of an output or its gradient, or None.
@@ -210,7 +211,7 @@ class Activations:
         kind, output = seat
         if not any((kind, name) in self._healed for name in names):
             return None
-        kinds = (kind, f"partial {kind}", FORWARD)
+        kinds = (kind, f"partial {kind}", f"guessed {kind}", FORWARD)
         known = next((part for each in kinds if (part := self._parts.get((self._step, each, output)))), None)
         piece = known.select(self._store[kind, self._step, truth]) if known is not None else None
         mine = local(value.detach())
@@ -295,3 +296,24 @@ class Activations:
                     self._seen.factors[seat] = number
                 return part, off
         return None
+
+
+def _neighbours(
+    seen: Seen, seat: Seat, hints: list[Part], mine: torch.Tensor, expected: torch.Tensor
+) -> tuple[Part, torch.Tensor] | None:
+    """Return the part that an output should be, with the truth there."""
+    kind, output = seat
+    if kind == BACKWARD:
+        forward = seen.parts.get((FORWARD, output), seen.expected_parts.get((FORWARD, output)))
+        hints = [forward] if forward is not None else []
+    moved = [part for hint in hints if mine.ndim == expected.ndim for part in hint.moved(expected.shape)]
+    pairs = [(part, piece) for part in (*hints, *moved) if (piece := part.select(expected)) is not None]
+    pairs = [pair for pair in pairs if pair[1].shape == mine.shape]
+    if not pairs and mine.shape == expected.shape:
+        pairs = [(whole(mine.shape), expected)]
+    return min(pairs, key=lambda pair: distance(mine, pair[1]), default=None)
+
+
+def _calls_in(store: Store, step: int, name: str, number: int) -> int:
+    """Return how often the plain model calls a module in a step: sides that take turns are not called alike."""
+    return next(call for call in itertools.count() if (FORWARD, step, (name, call, number)) not in store)

@@ -103,7 +103,10 @@ def looks_at_elements(setup: Setup) -> bool:
 
 
 def _first_halves(setup: Setup, factor: float) -> torch.Tensor | None:
-    """Return what two steps make of the first half of small tensors, the gradients of the other half by a factor."""
+    """Return what two steps make of the first half of small tensors; in the second, the other half has a factor.
+
+    In both it would cancel where directions have no size, as Adam's in LAMB.
+    """
     generator = torch.Generator().manual_seed(1)
 
     def small(name: str, each: nn.Parameter) -> nn.Parameter:
@@ -117,10 +120,10 @@ def _first_halves(setup: Setup, factor: float) -> torch.Tensor | None:
     trained = [each for each in root.parameters() if each.requires_grad]
     try:
         stepping = optimizers_of(setup.optimizer, root, [name for name, _ in root.named_parameters()])
-        for _ in range(2):
+        for number in range(2):
             for each in trained:
                 each.grad = torch.randn(each.shape, generator=generator)
-                each.grad.view(-1)[each.numel() // 2 :] *= factor
+                each.grad.view(-1)[each.numel() // 2 :] *= factor**number
             stepping.step()
     except Exception:
         return None

@@ -67,7 +67,9 @@ class Rank:
         self._is_updated = False
         self._parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
         setup = replace(setup, rename=self._parallel.rename)
-        self._activations = Activations(setup, store, near, limit, known_parts, healed, convention or Convention())
+        self._activations = Activations(
+            setup, store, near, limit, known_parts, healed, convention or Convention(), holdings
+        )
         modules = self._parallel.modules
         self._tensors = Tensors(
             setup, store, holdings, modules, limit, healed, exact, set() if unseen is None else unseen

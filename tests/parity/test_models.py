@@ -220,7 +220,7 @@ def last_bias_apart(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model)
 
 
-def test_a_fault_besides_batch_statistics_is_told_too(process_group: Any) -> None:
+def test_a_fault_besides_batch_statistics_is_named_too(process_group: Any) -> None:
     with pytest.raises(Parted) as caught:
         compare(model=Normed, parallelize=last_bias_apart)
     first, *others = caught.value.report.findings

@@ -107,6 +107,36 @@ def test_one_of_several_optimizers_may_look_at_whole_matrices(process_group: Any
         compare(parallelize=sharded, optimizer=matrices_apart(OfShards))
 
 
+class Turns(nn.Module):
+    """Two sides, of which one is trained in a step; the first one is looked at twice in its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judge, self.maker = nn.Linear(4, 1), nn.Linear(4, 4)
+
+    def forward(self, rows: torch.Tensor, step: int) -> torch.Tensor:
+        if step % 2 == 0:
+            return (self.judge(self.maker(rows).detach()) - self.judge(rows)).square().mean()
+        fixed = {name: each.detach() for name, each in self.judge.named_parameters()}
+        return torch.func.functional_call(self.judge, fixed, self.maker(rows)).square().mean()
+
+
+def doubled(model: Any) -> Any:
+    model.maker.bias.register_hook(lambda gradient: 2 * gradient)
+    return DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def test_a_fault_of_a_side_that_takes_turns_is_named_in_its_own_step(process_group: Any) -> None:
+    with pytest.raises(Parted, match=r"^parity: gradient of `maker\.bias` is 2 times .* \(step 2, fp64 and fp32\)"):
+        compare(
+            model=Turns,
+            parallelize=doubled,
+            batch=lambda step: {"rows": torch.randn(8, 4), "step": step},
+            loss=lambda model, batch: model(**batch),
+            optimizer=lambda model: [torch.optim.Adam(each.parameters()) for each in (model.judge, model.maker)],
+        )
+
+
 class Stage(nn.Module):
     """The first layer, or the last."""
 

@@ -6,6 +6,7 @@ from tests.parity.parallel.rogue import Rogue
 from tests.parity.parallel.rogues import (
     averages,
     contexts,
+    cut_and_wrong,
     cuts,
     dtensors,
     edges,
@@ -17,6 +18,7 @@ from tests.parity.parallel.rogues import (
     shards,
     specialists,
     variants,
+    wholes,
 )
 
 ROGUES: dict[str, Rogue] = {
@@ -27,6 +29,7 @@ ROGUES: dict[str, Rogue] = {
         shards,
         dtensors,
         cuts,
+        cut_and_wrong,
         edges,
         sequences,
         contexts,
@@ -35,6 +38,7 @@ ROGUES: dict[str, Rogue] = {
         grids,
         variants,
         pairs,
+        wholes,
     )
     for name, rogue in module.ROGUES.items()
 }

@@ -18,6 +18,7 @@ from tests.parity.parallel.subjects import (
     sharded,
     teachers,
     variants,
+    wholes,
 )
 
 _CLASSES: tuple[type[Parallel], ...] = (
@@ -91,6 +92,10 @@ _CLASSES: tuple[type[Parallel], ...] = (
     everyday.ContextStriped,
     everyday.MegatronRecomputed,
     teachers.Teacher,
+    wholes.FsdpLamb,
+    wholes.FsdpLars,
+    wholes.FsdpAdafactor,
+    wholes.FsdpShampoo,
 )
 
 SUBJECTS: dict[str, type[Parallel]] = {kebab(kind.__name__): kind for kind in _CLASSES}
