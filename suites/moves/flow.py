@@ -100,9 +100,18 @@ def _shared(player: type[Player], layer: int) -> dict[str, Move]:
 def flowing(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]:
     """Return a further script for each model that the player has for flows, with flows that these do not have."""
     wanted = all_flows(player, player.flow_layer) - flows_of(player, scripts)
+    return _rows(player, player.flows, wanted, player.flow_layer)
+
+
+def flowing_again(player: type[Player]) -> list[Crossing]:
+    """Return a script for each model that the player has for flows that come again: with flows of all layers."""
+    return _rows(player, player.flows_again, all_flows(player), ALL)
+
+
+def _rows(player: type[Player], models: Iterable[Mapping[str, Any]], wanted: set[Flow], layer: int) -> list[Crossing]:
     found = []
-    for traits in player.flows:
-        script = Crossing(traits, _Row(player, traits, wanted).events())
+    for traits in models:
+        script = Crossing(traits, _Row(player, traits, wanted, layer).events())
         if new := flows_of(player, [script]) & wanted:
             wanted -= new
             found.append(script)
@@ -112,8 +121,8 @@ def flowing(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]
 class _Row:
     """One script while it is made, by the numbers of its events."""
 
-    def __init__(self, player: type[Player], traits: Mapping[str, Any], wanted: Iterable[Flow]) -> None:
-        self.covering = Covering(player, 1, player.flow_layer)
+    def __init__(self, player: type[Player], traits: Mapping[str, Any], wanted: Iterable[Flow], layer: int) -> None:
+        self.covering = Covering(player, 1, layer)
         self.number_of = {event: number for number, event in enumerate(self.covering.events)}
         self.saves = [event for event in self.covering.events if SAVED in self.covering.moves[event[0]].writes]
         self.wanted = set(wanted)

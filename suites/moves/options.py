@@ -53,21 +53,24 @@ def can_be_set(kind: Any, option: str, to: str) -> bool:
 
 
 def _value(kind: Any, option: str, to: str) -> Any:
-    return 0.0 if to == "zero" else defaults_of(kind).get(option)
+    default = defaults_of(kind).get(option)
+    if to == "whole":
+        return None if isinstance(default, bool) else 1
+    return 0.0 if to == "zero" else default
 
 
 def set_option(groups: Collection[dict[str, Any]], option: str, factor: float, kind: Any, to: str = "") -> None:
     """Multiply an option by hand; turn a flag over, and halve decay rates; 0 becomes an eighth.
 
-    ``to``: set it to ``zero``, or to the ``default`` of this class of optimizers.
+    ``to``: set it to ``zero``, to the ``default`` of this class of optimizers, or to a ``whole`` number, an int.
     """
     for group in groups:
         value = group[option]
-        changed = type(value)(_value(kind, option, to)) if to and not torch.is_tensor(value) else None
         if torch.is_tensor(value):
             value.fill_(_value(kind, option, to) if to else value * factor)
-        elif changed is not None:
-            group[option] = changed
+        elif to:
+            chosen = _value(kind, option, to)
+            group[option] = chosen if to == "whole" else type(value)(chosen)
         elif isinstance(value, bool):
             group[option] = not value
         elif isinstance(value, (tuple, list)):

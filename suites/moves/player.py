@@ -71,6 +71,8 @@ class Player:
     """Up to which layer of further crossings these go; 0 stands for none."""
     flow_length: ClassVar[int] = 18
     """How many moves each of these has, without what shows the effect of the last one."""
+    flows_again: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """The traits of further models, as layers have them, on which flows that there are already come again."""
     flows_from_start: ClassVar[bool] = False
     """Whether a state that is saved before anything was changed, and loaded later, is a flow as well."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
