@@ -234,7 +234,7 @@ def gradient(value: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
 
 
 #: How many binary digits the largest number of a gradient has that ranks average.
-_DIGITS = {torch.float64: 40, torch.float32: 14, torch.bfloat16: 3}
+_DIGITS = {torch.float64: 40, torch.float32: 14, torch.float16: 6, torch.bfloat16: 3}
 
 
 def averageable(value: torch.Tensor, ranks: int) -> torch.Tensor:

@@ -20,9 +20,9 @@ Two tools for modules are attributes of ``build``, which is most simply a class:
 
 - ``named_parameters(module, prefix="", recurse=True)`` yields names and parameters, whole or sharded;
 - ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place, by a
-  ``ChunkShardingSpec`` of one chunk for each rank; if there are fewer rows than chunks, the last ranks have none. Its
-  metadata and shapes depend on no answer of another rank: ``large-world`` makes them for 512 and 1,024 ranks that do
-  not exist, on torch's fake process group, which answers with made-up values.
+  ``ChunkShardingSpec`` of one chunk for each rank, as long as the spec has it; if there are fewer rows than chunks,
+  the last ranks have none. Its metadata and shapes depend on no answer of another rank: ``large-world`` makes them
+  for 512 and 1,024 ranks that do not exist, on torch's fake process group, which answers with made-up values.
 
 A subject without one of these, except ``step``, declares its name as lacking: see ``capabilities.py``.
 
@@ -34,8 +34,9 @@ that need the whole tensor lacks ``whole-tensor``.
 All of these run on every rank of the default group. An error on one rank is raised on every rank; a subject
 that leaves it there, and lets no other rank wait for that, lacks ``shared-errors``. Its text contains
 ``rank`` with the number, and the text of its cause, or the name of its class if it has no text; between the two it
-names no other rank except the one that raises it. A closure returns the loss of the whole model, the same on all
-ranks. A subject that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
+names no other rank except the one that raises it. If a closure raises on one rank when it is evaluated first, no rank
+has stepped, and all can go on. A closure returns the loss of the whole model, the same on all ranks. A subject that
+leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Evaluations:
             data = self.arena.data(param, self.step)
             # The loss is not quadratic and its curvature varies: another path of evaluations ends elsewhere.
             curve = 0.1 + 3.0 * data * data
-            total = total + (value * data + 0.5 * curve * value**2 + 0.1 * value**4).sum().to(torch.float64)
+            of_param = (value * data + 0.5 * curve * value**2 + 0.1 * value**4).sum()
+            total = total + (of_param.real if of_param.is_complex() else of_param).to(torch.float64)
             slope = data + curve * value + 0.4 * value**3
             for tensor, index in [(param.twin, ...)] if of_twins else param.pieces:
                 tensor.grad = self.arena.alike(param, slope[index].clone())

@@ -29,6 +29,9 @@ class Param:
     """Whether its gradient is zero, except in a closure."""
     dtype: str = field(default="", repr=False)
     """Its dtype, if it is another than the model's. ``by_model`` chooses by the text of the rest."""
+    values: str = field(default="", repr=False)
+    """What its gradients are like, except in a closure: huge, tiny, or opposite: where ranks have different ones, the
+    first two have extreme numbers, of which the mean is zero."""
     geometry: str = ""
     """In place of ``cut``, in the model of a law: the name of what cuts it, in a world of any size."""
 

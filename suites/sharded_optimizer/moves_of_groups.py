@@ -38,13 +38,21 @@ def _set_needs(outline: Outline, option: str, to: str) -> Sequence[str]:
     return only_if(can_be_set(row(outline.model.optimizer).optimizer, option, to))
 
 
+def _hooked(outline: Outline, after: bool = False) -> None:
+    outline.clamped |= not after
+
+
 class GroupMoves(TrainingMoves):
     """What changes between steps, on both sides."""
 
     @move(
         "state.groups",
         needs=_adding_needs,
-        needs_of={"weight_decay": lambda outline: only_if("weight_decay" in outline.options)},
+        needs_of={
+            "weight_decay": lambda outline: only_if("weight_decay" in outline.options),
+            # Whether the group has its own copy of a rate that is a tensor is not defined.
+            "bare": lambda outline: only_if("tensor" not in outline.model.variant),
+        },
         then=_added,
         drawn={
             "count": lambda outline: range(1, outline.count - outline.handed + 1),
@@ -52,7 +60,7 @@ class GroupMoves(TrainingMoves):
             "weight_decay": (None, 0.2),
         },
         kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
-        further={1: ({"bare": True},)},
+        further={1: ({"bare": True},), 2: ({"lr": 0.0}, {"weight_decay": 0.0})},
         often=4,
         shown_by="train",
         writes=("group", "option"),
@@ -88,7 +96,8 @@ class GroupMoves(TrainingMoves):
                 {"option": lambda outline: first_of(outline.further), "to": "zero"},
                 {"option": lambda outline: outline.options[1] if outline.options[1:] else None, "to": "zero"},
                 {"to": "default"},
-            )
+            ),
+            2: ({"to": "whole"},),
         },
         shown_by="train",
         writes=("option",),
@@ -97,7 +106,7 @@ class GroupMoves(TrainingMoves):
     def change(self, option: str = "lr", factor: float = 0.5, group: int = 0, to: str = "") -> None:
         """Multiply an option of a group by hand, if the subject has ``param_groups``.
 
-        ``to``: set it to ``zero``, or to the ``default`` of the optimizer's class.
+        ``to``: set it to ``zero``, to the ``default`` of the optimizer's class, or to a ``whole`` number.
         """
         set_option(self.both_groups(group), option, factor, row(self.model.optimizer).optimizer, to)
 
@@ -136,6 +145,25 @@ class GroupMoves(TrainingMoves):
     def thaw(self, param: int) -> None:
         """Thaw a parameter."""
         self.sides.require_gradient(param, True)
+
+    @move(
+        "surface",
+        # Clamped gradients that differ between ranks have another mean, and sparse ones are not clamped.
+        # A subclass whose step calls that of its base calls a hook twice, with other gradients.
+        needs=lambda outline: ["parts besides the step", *only_if(outline.hookable)],
+        then=_hooked,
+        drawn={"after": (False, True)},
+        kinds=(),
+        further={2: ({}, {"after": True})},
+        shown_by="train",
+        writes=("acting hook",),
+    )
+    def hook(self, after: bool = False) -> None:
+        """Register a hook that clamps all gradients before each step; a subject may refuse it with any error.
+
+        ``after``: one that clamps all parameters after each step.
+        """
+        self.sides.hook(after)
 
     @move(
         "parity.shard",

@@ -29,6 +29,7 @@ def _saved(outline: Outline) -> None:
 
 def _loaded(outline: Outline, fresh: bool = False, **given: Any) -> None:
     outline.differ &= not fresh
+    outline.clamped &= not fresh
 
 
 def _used(outline: Outline, **given: Any) -> None:
@@ -85,7 +86,9 @@ class StateMoves(GroupMoves):
         state, kept = self.saved
         if fresh:
             sides.renew()
-            sides.build({**sides.given, "lr": _OTHER_RATE}, reordered)
+            rate = sides.given.get("lr")
+            other = torch.full_like(rate, _OTHER_RATE) if torch.is_tensor(rate) else _OTHER_RATE
+            sides.build({**sides.given, "lr": other}, reordered)
             sides.reference.defaults["lr"] = _OTHER_RATE  # for a group without a rate of its own
         with subject_acts():
             sides.ours.load_state_dict(copy.deepcopy(state))
@@ -155,7 +158,13 @@ class StateMoves(GroupMoves):
 
     @move(
         "errors.rank",
-        needs=lambda outline: ["errors", "closures", *_failing_needs(outline, "closure")],
+        # What a hook has made of the gradients of a step that fails is not defined.
+        needs=lambda outline: [
+            "errors",
+            "closures",
+            *_failing_needs(outline, "closure"),
+            *only_if(not outline.clamped),
+        ],
         then=_used,
         drawn={"rank": lambda outline: range(outline.model.size), "text": KEEPING},
         kinds=(),

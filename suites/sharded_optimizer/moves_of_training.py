@@ -26,7 +26,12 @@ from everyrank.suites.sharded_optimizer.outline import Outline
 from everyrank.suites.sharded_optimizer.sides import Sides
 
 #: A norm is summed over ranks in another order than over whole tensors.
-_NORM = {torch.float64: Tolerance(relative=1e-12), torch.float32: Tolerance(relative=1e-5)}
+_NORM = {
+    "float16": Tolerance(relative=4e-3),
+    "float32": Tolerance(relative=1e-5),
+    "complex64": Tolerance(relative=1e-5),
+    "float64": Tolerance(relative=1e-12),
+}
 
 #: Rows of a table that a rank looks up: none, one, several in any order, and some of them again.
 _ROWS = ((), (0,), (0, 2), (2, 0), (1, 1), (3, 0, 3))
@@ -135,7 +140,7 @@ class TrainingMoves(Player):
         needs_of={
             "missing": _missing_needs,
             "rows": _rows_needs,
-            "own": lambda outline: only_if(outline.wholes),
+            "own": lambda outline: only_if(outline.wholes and not outline.clamped),
         },
         then=_trained,
         drawn={"missing": _some_missing, "rows": _some_rows, "own": (False, True)},
@@ -148,7 +153,7 @@ class TrainingMoves(Player):
         ),
         often=4,
         writes=("gradient", "parameter", "optimizer state", "step count"),
-        reads=(*_READ, "failed step"),
+        reads=(*_READ, "failed step", "acting hook"),
     )
     def train(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False) -> None:
         """Set new gradients as ``give`` does, and step.
@@ -163,19 +168,19 @@ class TrainingMoves(Player):
         needs=lambda outline: only_if(not (outline.closures_only or outline.differ)),
         often=2,
         writes=("parameter", "optimizer state", "step count"),
-        reads=(*_READ, "gradient", "failed step"),
+        reads=(*_READ, "gradient", "failed step", "acting hook"),
     )
     def step(self) -> None:
         """Step with the gradients that there are."""
         self._step()
 
-    # Of a table, gradients are dense in a closure.
+    # Of a table, gradients are dense in a closure; of what has grown large in half precision, they are infinite.
     @move(
         "closure",
-        needs=lambda outline: ["closures", *only_if(not outline.tables)],
+        needs=lambda outline: ["closures", *only_if(not (outline.tables or "float16" in outline.model.dtypes))],
         then=_alike,
         writes=("gradient", "parameter", "optimizer state", "step count"),
-        reads=(*_READ, "failed step"),
+        reads=(*_READ, "failed step", "acting hook"),
     )
     def step_with_closure(self) -> None:
         """Step with a closure, which sets the gradients itself."""
@@ -231,7 +236,7 @@ class TrainingMoves(Player):
     def clip(self, most: float = 0.5, norm: float = 2.0) -> None:
         """Call ``clip_grad_norm_``, and go on from the reference's gradients."""
         sides = self.sides
-        tolerance = _NORM[torch.float32 if "float32" in self.model.dtypes else torch.float64]
+        tolerance = next(_NORM[dtype] for dtype in _NORM if dtype in {*self.model.dtypes, "float64"})
         with reference_acts():
             expected = float(torch.nn.utils.clip_grad_norm_(sides.handed_twins, most, norm))
         with subject_acts():

@@ -14,7 +14,7 @@ from everyrank.suites.sharded_optimizer.model import Model, Param
 #: A subject is not asked for a feature if an entry of its ledger or of its lacks matches these cases.
 FEATURES = {
     "whole parameters": "parity.whole[*]",
-    "ranks without a shard": "parity.geometry[*-without-shard-*]",
+    "ranks without a shard": "parity.geometry[*-without-shard-SGD-*]",
     "optimizers that look at the whole tensor": "parity.whole-tensor[*]",
     "subclasses": "parity.subclass[*]",
     "subclasses that look at the whole tensor": "parity.whole-tensor[*-subclass-*]",
@@ -22,11 +22,12 @@ FEATURES = {
     "repeated rows": "parity.shard[*-repeated-rows-*]",
     "missing gradients": "grad.none[*]",
     "zero_grad": "grad.zero[*]",
-    "bf16": "parity.shard[*-bf16-*]",
-    "closures": "closure[*]",
+    "bf16": "parity.shard[SGD-bf16-*]",
+    "complex parameters": "parity.shard[SGD-complex-*]",
+    "closures": "closure[SGD-*]",
     "clipping": "clip[*]",
-    "groups": "state.groups[*]",
-    "saves and loads": "state.round-trip[*]",
+    "groups": "state.groups[SGD-*]",
+    "saves and loads": "state.round-trip[*SGD-*]",
     "modules": "names[nested-*]",
     "bare shards in modules": "names[bare-*]",
     "prefixes": "names[*prefix-*]",
@@ -53,6 +54,8 @@ class Outline(ModelOutline[Model]):
     saved: bool = False
     differ: bool = False
     """Whether gradients differ between ranks, or did before a step: then no further step is defined."""
+    clamped: bool = False
+    """Whether a hook clamps the gradients of each rank before each step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +64,11 @@ class Outline(ModelOutline[Model]):
     @property
     def trained(self) -> list[int]:
         return [number for number in range(self.count) if number not in self.frozen]
+
+    @property
+    def hookable(self) -> bool:
+        """Whether it is defined what a hook makes of gradients before a step."""
+        return not (self.tables or self.differ or self.model.subclass)
 
     @property
     def tables(self) -> bool:
@@ -113,8 +121,11 @@ def needed_by(param: Param, model: Model) -> Iterator[str]:
         yield "whole parameters"
     elif {owner for owner, _ in param.cut} != set(range(model.size)):
         yield "ranks without a shard"
-    if model.dtype == "bfloat16":
+    dtype = param.dtype or model.dtype
+    if dtype in ("bfloat16", "float16"):
         yield "bf16"
+    if dtype.startswith("complex"):
+        yield "complex parameters"
     if model.module:
         yield "modules"
         if param.cut is not None and not param.tool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.moves.model import params_of, with_each, without_each
+from everyrank.suites.moves.model import params_of, takes, with_each, without_each
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
@@ -58,12 +58,42 @@ _OPTIMIZERS = (
     "SGD-everything",
 )
 
+#: Those of the further crossings: two properties of one parameter, equal blocks of one rank, one element that is cut.
+_OF_TWO: dict[str, tuple[Param, ...]] = {
+    "permuted-columns": (Param("permuted", (3, -1), dim=1),),
+    "few-columns": (Param("few", (3, -1), dim=1),),
+    "equal": (Param("equal", (-1, 2)),),
+    "equal-columns": (Param("equal", (2, -1), dim=1),),
+    "elements": (Param("elements", (-1,)),),
+    "element": (Param("element", (-1,)),),
+    "whole-element": (Param("", (1,)),),
+    "large-columns": (Param("large", (1, -1), dim=1, dtype="float32"),),
+    "absent-zero": (Param("absent", (-1, 2), zero=True),),
+    "again-transposed": (Param("", (3, 4), layout="transposed", also="_again"),),
+    "frozen-several": (Param("several", (-1,), frozen=True),),
+}
+
+#: Parameters of other dtypes than the model's, and gradients with other values.
+_OF_DTYPES: dict[str, tuple[Param, ...]] = {
+    "bf16-tiny": (Param("uneven", (-1,), dtype="bfloat16", values="tiny"),),
+    "fp16-huge": (Param("even", (-1, 2), dtype="float16", values="huge"),),
+    "opposite": (Param("", (3, 2), values="opposite"),),
+    "complex64": (Param("uneven", (-1, 2), dtype="complex64"),),
+    "whole-fp16-huge": (Param("", (3,), dtype="float16", values="huge"),),
+    "whole-complex": (Param("", (3, 2), dtype="complex128"),),
+    "several-tiny": (Param("several", (-1,), values="tiny"),),
+    "opposite-fp32": (Param("", (3,), dtype="float32", values="opposite"),),
+    "whole-bf16-tiny": (Param("", (3, 2), dtype="bfloat16", values="tiny"),),
+}
+
 #: What a parameter is like in models for flows alone: two that are cut; one of another dtype than the others.
 _FOR_FLOWS: dict[str, tuple[Param, ...]] = {
     "pair": (Param("even", (-1, 2)), Param("uneven", (-1,))),
     "fp32": (Param("even", (-1, 2), dtype="float32"),),
     "whole-fp32": (Param("", (3, 2), dtype="float32"),),
 }
+
+_EVERY_PARAM = {**_PARAMS, **_OF_TWO, **_OF_DTYPES, **_FOR_FLOWS}
 
 #: Models for flows of state: in half of them each parameter is cut, so that a step may fail.
 _FLOW_TRAITS = ("size", "optimizer", "param1", "param2", "param3", "groups", "home", "dtype")
@@ -84,6 +114,23 @@ _FLOWS = (
     (3, "SGD-momentum", "pair", "pair", "pair", "some", "", "float64"),
 )
 
+_FLOWS_AGAIN = (
+    (3, "SGD-momentum", "elements", "permuted-columns", "equal", "some", "", "float64"),
+    (2, "Adam-everything", "equal", "element", "equal-columns", "some", "", "float64"),
+    (2, "SGD-momentum", "fp16-huge", "pair", "whole-fp16-huge", "some", "", "float32"),
+    (3, "Adam-tensor-lr", "few-columns", "elements", "cut", "some", "module", "float64"),
+    (2, "Adam-everything", "bf16-tiny", "cut", "several-tiny", "some", "module", "float64"),
+    (3, "SGD-momentum", "complex64", "opposite", "whole-complex", "some", "", "float64"),
+    (2, "Adadelta-tensor-lr", "permuted-columns", "whole-element", "large-columns", "some", "", "float32"),
+    (3, "Adadelta-defaults", "opposite", "opposite-fp32", "element", "some", "tool", "float64"),
+    (2, "RMSprop-everything", "equal-columns", "again-transposed", "frozen-several", "some", "module", "float64"),
+    (3, "SGD-everything", "permuted-columns", "equal", "absent-zero", "some", "", "float32"),
+    (3, "SGD-momentum", "fp16-huge", "pair", "elements", "some", "", "float64"),
+    (2, "AdamW-defaults-unchanged", "whole-bf16-tiny", "elements", "bf16-tiny", "some", "", "float64"),
+    (3, "Adafactor-defaults", "permuted-columns", "elements", "equal", "some", "", "float64"),
+    (2, "Adagrad-lr", "several-tiny", "elements", "few-columns", "some", "", "float64"),
+)
+
 
 class ShardedPlayer(StateMoves):
     """Subject and reference of ``sharded-optimizer``."""
@@ -91,6 +138,7 @@ class ShardedPlayer(StateMoves):
     features = FEATURES
     crossings = "crossings.txt"
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flows_again = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)
     flow_layer = 1
     flow_length = 36
     flows_from_start = True
@@ -113,6 +161,13 @@ class ShardedPlayer(StateMoves):
         "home": ("", "tool", "module"),
         "dtype": ("float64", "float32"),
     }
+    further = (
+        {
+            "optimizer": (*_OPTIMIZERS, "Adadelta-tensor-lr", "Adam-tensor-lr"),
+            **{f"param{number}": (*_OF_TWO, "cut", "columns") for number in (1, 2, 3)},
+        },
+        {f"param{number}": (*_OF_DTYPES, "pair", "plain") for number in (1, 2, 3)},
+    )
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,13 +180,19 @@ class ShardedPlayer(StateMoves):
                 found["optimizer"] = "SGD-lr" if found["optimizer"].startswith("SGD") else "Adagrad-lr"
         elif found["optimizer"].startswith("Adafactor") and "empty" in params:
             found["optimizer"] = "SGD-momentum"  # torch.optim divides by the number of elements
+        dtypes = {part.dtype for param in params for part in _EVERY_PARAM[param]}
+        # The squares of what is huge in half precision are infinite, and few optimizers take complex parameters.
+        if "float16" in dtypes and not found["optimizer"].startswith("SGD"):
+            found["optimizer"] = "SGD-momentum"
+        if any(dtype.startswith("complex") for dtype in dtypes) and not _takes_complex(found["optimizer"]):
+            found["optimizer"] = "SGD-momentum"
         if "no-groups" in row(found["optimizer"].split("-")[0]).needs:
             found["groups"] = ""
         return found
 
     @classmethod
     def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
-        optimizer, variant, *subclass = traits["optimizer"].split("-")
+        optimizer, variant, subclass = _named(traits["optimizer"])
         able = set(features)
         if optimizer in ("Adafactor", "LBFGS") and "optimizers that look at the whole tensor" not in able:
             optimizer, variant = "SGD", "momentum"
@@ -143,14 +204,14 @@ class ShardedPlayer(StateMoves):
             params=(),
             optimizer=optimizer,
             variant=variant,
-            subclass=subclass[0] if subclass and "subclasses" in able else "",
+            subclass=subclass if "subclasses" in able else "",
             dtype=traits["dtype"] if traits["dtype"] != "bfloat16" or "bf16" in able else "float32",
             first=1 if traits["groups"] == "some" and "groups" in able else 8,
             module=bool(home),
         )
         params = [
             _made(param, f"{'inner.' if home and number == 2 else ''}{name}", model.size, home)
-            for number, name, param in params_of(traits, {**_PARAMS, **_FOR_FLOWS})
+            for number, name, param in params_of(traits, _EVERY_PARAM)
         ]
         fitting = tuple(param for param in params if able.issuperset(needed_by(param, model)))
         return replace(model, params=fitting or (_made(_PARAMS["cut"][0], "p0", model.size, home),))
@@ -172,6 +233,20 @@ class ShardedPlayer(StateMoves):
         untooled = tuple(replace(param, tool=False) for param in model.params)
         yield replace(model, module=False, params=untooled)
         yield from with_each(model, _simpler)
+
+
+def _named(optimizer: str) -> tuple[str, str, str]:
+    """Return the row, the variant and the subclass of an optimizer that a trait names."""
+    name, _, variant = optimizer.partition("-")
+    for subclass in ("signed", "unchanged"):
+        if variant.endswith(f"-{subclass}"):
+            return name, variant.removesuffix(f"-{subclass}"), subclass
+    return name, variant, ""
+
+
+def _takes_complex(optimizer: str) -> bool:
+    name, variant, subclass = _named(optimizer)
+    return not subclass and "closure" not in row(name).needs and takes(f"{name}-{variant}", "complex")
 
 
 def _simpler(param: Param) -> Iterator[Param]:
@@ -205,6 +280,12 @@ def _cut(kind: str, size: int) -> tuple[tuple[int, int], ...] | None:
         return tuple((number % size, 1 + number % 2) for number in range(2 * size))
     if kind == "large":
         return tuple((rank, 1031) for rank in ranks)
+    if kind == "equal":
+        return tuple((rank, 2) for rank in (*ranks, *ranks))
+    if kind == "elements":
+        return tuple((rank, 1) for rank in ranks)
+    if kind == "element":
+        return tuple((rank, int(rank == size - 1)) for rank in ranks)
     if kind == "permuted":
         return tuple(((rank + 1) % size, 2 + rank % 2) for rank in ranks)
     lengths = _CUTS[kind][:size]

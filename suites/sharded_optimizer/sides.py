@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,12 @@ from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.sparse_gradients import give_rows, give_rows_of_ranks
 from everyrank.suites.sharded_optimizer.subclasses import Signed, unchanged
+
+#: By which factors gradients are huge, so that their squares overflow in half precision, or tiny.
+_FACTORS = {"huge": 2.0**9, "tiny": 2.0**-20}
+
+#: To which bound a hook clamps: a third of it is exact, as the mean of whole parameters needs.
+_BOUND = 0.375
 
 
 class Sides:
@@ -31,6 +38,8 @@ class Sides:
             self.optimizer = Signed if made_of.subclass == "signed" else unchanged(self.optimizer)
         self.arguments: Mapping[str, Any] = {}
         """The arguments with which the subject was built."""
+        self._hooks: list[Any] = []
+        """The reference's hooks that act."""
         if made_of.module:
             (home or Home(arena, made_of)).adopt()
         else:
@@ -76,6 +85,8 @@ class Sides:
         self.arena.again()
         for param in self.parameters:
             param.twin.grad = None
+        while self._hooks:
+            self._hooks.pop().remove()
 
     @property
     def trained(self) -> list[Parameter]:
@@ -99,9 +110,19 @@ class Sides:
             if param.table:
                 self._look_up(made, number, [_shifted(each, made) for each in rows or [(number,)]])
             if param.zero:
-                for tensor in (made.twin, *(tensor for tensor, _ in made.pieces)):
-                    assert tensor.grad is not None
-                    tensor.grad = torch.zeros_like(tensor.grad)
+                self._give(made, torch.zeros_like(made.twin))
+            elif param.values in _FACTORS:
+                data = self.arena.data(made, number) * _FACTORS[param.values]
+                self._give(made, self.arena.alike(made, data))
+            elif param.values and own and made.whole and self.arena.syncs:
+                mine = made.twin.sign() * _extreme(made.twin.dtype) * {0: 1.0, 1: -1.0}.get(self.arena.rank, 0.0)
+                made.twin.grad, made.pieces[0][0].grad = torch.zeros_like(made.twin), mine.detach()
+
+    def _give(self, param: Parameter, whole: torch.Tensor) -> None:
+        """Give a parameter this gradient on both sides."""
+        param.twin.grad = whole
+        for tensor, index in param.pieces:
+            tensor.grad = whole[index].clone()
 
     def _look_up(self, table: Parameter, number: int, rows: Sequence[Sequence[int]]) -> None:
         """Let each rank look up its own rows in a whole table, and all ranks the same in a sharded one."""
@@ -118,6 +139,24 @@ class Sides:
                 param.twin.grad = self.arena.alike(param, param.twin.grad)
             for tensor, index in param.pieces:
                 tensor.grad = None if param.twin.grad is None else param.twin.grad[index].clone()
+
+    def hook(self, after: bool) -> None:
+        """Register a hook on both sides, unless the subject refuses it: twice in a step it does what it does once."""
+
+        def clamp(own: bool) -> None:
+            for param in self.trained:
+                for tensor in [piece for piece, _ in param.pieces] if own else [param.twin]:
+                    clamped = tensor.detach() if after else tensor.grad
+                    if clamped is not None:
+                        real = torch.view_as_real(clamped) if clamped.is_complex() else clamped
+                        real.clamp_(-_BOUND, _BOUND)
+
+        name = f"register_step_{'post' if after else 'pre'}_hook"
+        try:
+            getattr(self.ours, name)(lambda *_: clamp(True))
+        except Exception:
+            return
+        self._hooks.append(getattr(self.reference, name)(lambda *_: clamp(False)))
 
     def add_group(self, number: int, options: dict[str, Any]) -> None:
         """Add the next parameters as a group."""
@@ -181,6 +220,11 @@ class Sides:
                     )
                     found[f"the gradient of {name}"], wanted[f"the gradient of {name}"] = own, due
         comparison.step(number, found, wanted)
+
+
+def _extreme(dtype: torch.dtype) -> float:
+    """Return a number of which twice as much is infinite."""
+    return 1.5 * 2.0 ** (math.frexp(torch.finfo(dtype).max)[1] - 1)
 
 
 def _shifted(rows: Sequence[int], table: Parameter) -> list[int]:

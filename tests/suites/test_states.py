@@ -10,7 +10,7 @@ from everyrank.cli import main
 from everyrank.suites.engine.contract import contract, contracts
 from everyrank.suites.moves.crossing import Crossing, crossings
 from everyrank.suites.moves.file import stored
-from everyrank.suites.moves.flow import START, Flow, all_flows, flowing, flows_of
+from everyrank.suites.moves.flow import START, Flow, all_flows, flowing, flowing_again, flows_of
 from everyrank.suites.moves.move import move
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.states import KINDS, holes, moves_on_state, table
@@ -114,7 +114,13 @@ def _left(name: str) -> tuple[set[Flow], set[Flow]]:
     found = flowing(player, scripts[:96])
     assert scripts[96:][: len(found)] == found, f"{len(found)} scripts for flows"
     found = flows_of(player, scripts)
-    return found, all_flows(player) - found
+    return found, all_flows(player, player.flow_layer) - found
+
+
+def test_flows_come_again_on_models_that_came_later() -> None:
+    player = contract("sharded-optimizer").part("player")
+    count = len(player.flows_again)
+    assert [crossing for crossing, _ in stored(player)[-count:]] == flowing_again(player)
 
 
 def test_the_crossings_of_sharded_optimizer_have_each_flow_that_is_possible() -> None:

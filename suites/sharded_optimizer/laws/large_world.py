@@ -13,6 +13,7 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.sharded_optimizer.arena import Arena
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
+from everyrank.suites.sharded_optimizer.geometry import chunks
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec
@@ -34,12 +35,14 @@ _CUTS = (
     ("last-shorter", 1535, 1, 512),
     ("fewer-rows-than-ranks", 20, 0, 512),
     ("uneven", 70_001, 0, 1024),
+    ("few-ranks", 24, 0, 6),
+    ("few-ranks", 56, 1, 7),
 )
 
 
 def _points() -> Iterator[LargePoint]:
     for label, length, dim, simulated in _CUTS:
-        core = (label, simulated) == ("uneven", 512)
+        core = (label, simulated) in (("uneven", 512), ("few-ranks", 6))
         yield LargePoint(f"{label}-ws{simulated}", 1, core=core, length=length, dim=dim, simulated=simulated)
 
 
@@ -47,7 +50,8 @@ def _points() -> Iterator[LargePoint]:
 def large_world(arena: Arena, point: LargePoint) -> None:
     """In a world of hundreds of ranks, shard_parameter gives each rank one chunk: in their order, without a gap.
 
-    The first rank, the last and one between know the same whole plan, and have the tensors that it has for them.
+    Each is as long as the spec cuts it, also in a small world whose size no other case has. The first rank, the last
+    and one between know the same whole plan, and have the tensors that it has for them.
     """
     plans = {}
     for rank in (0, point.simulated // 2, point.simulated - 1):
@@ -55,6 +59,7 @@ def large_world(arena: Arena, point: LargePoint) -> None:
             sharded = _cut(arena, point, rank)
             plans[rank] = _plan(sharded)
             _check(plans[rank], sharded, rank, point.simulated)
+            _check_lengths(plans[rank], point)
         if plans[rank] != plans[0]:
             raise Deviation(f"rank {rank} of {point.simulated} has another plan than rank 0")
 
@@ -102,3 +107,11 @@ def _check(plan: dict[int, list[Box]], sharded: ShardedTensor, asked: int, size:
     due = [(offsets, sizes, sizes) for offsets, sizes in plan.get(asked, ())]
     if held != due:
         raise Deviation(f"rank {asked} of {size} has the shards {held}, and its plan {due}")
+
+
+def _check_lengths(plan: dict[int, list[Box]], point: LargePoint) -> None:
+    """Raise a Deviation unless each rank's chunk is as long as the spec cuts it."""
+    for rank, due in enumerate(chunks(point.length, point.simulated)):
+        found = sum(sizes[point.dim] for _, sizes in plan.get(rank, ()))
+        if found != due:
+            raise Deviation(f"rank {rank} of {point.simulated} has a chunk of {found}, where the spec cuts {due}")

@@ -30,7 +30,9 @@ class ByShard(Tools):
         return getattr(self.inner, name)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        return together(lambda: self.inner.step() if closure is None else self.inner.step(closure))
+        # If a closure fails on one rank, no other may step.
+        evaluate = closure and (lambda: together(closure))
+        return together(lambda: self.inner.step(evaluate))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
