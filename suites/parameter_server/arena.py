@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,6 +156,21 @@ class Served:
     def expected(self) -> dict[str, torch.Tensor]:
         """Return the reference's parameters."""
         return dict(zip(self.names, self.twins, strict=True))
+
+
+def cancelling(part: Part, sign: float) -> Part:
+    """Return extreme gradients of this sign, of which twice as much is infinite; sparse ones stay as they are."""
+
+    def extreme(like: torch.Tensor) -> torch.Tensor:
+        exponent = math.frexp(torch.finfo(like.dtype).max)[1]
+        return torch.full_like(like, 1.5 * 2.0 ** (exponent - 1)) * sign
+
+    return [given if given is None or given.is_sparse else extreme(given) for given in part]
+
+
+def without_rows(part: Part) -> Part:
+    """Return the part with no row in each sparse gradient."""
+    return [torch.zeros_like(given) if given is not None and given.is_sparse else given for given in part]
 
 
 def copied(part: Part) -> Part:

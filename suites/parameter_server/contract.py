@@ -13,6 +13,9 @@ A wrong gradient is refused with an error that names the fault: a wrong shape by
 by a shape such as ``[6, 4]``; a wrong number of gradients by count, number, length, argument or gradients; a wrong
 dtype by type, or a dtype's name; an infinite or undefined value, with ``non_finite=False``, by finite, nan or inf.
 
+If the optimizer's step raises, all trainers of the round get an error (as in a round that has expired), and the next
+round has nothing of it. What the optimizer's hooks do to ``module``, in place or in new memory, is in the answer.
+
 A report may come while the round before is still under way. During the update it is counted in the next round, or
 refused with an error, and then its trainer may report again when it has been answered; from a trainer that has been
 answered it is taken.

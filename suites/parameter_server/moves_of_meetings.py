@@ -14,7 +14,7 @@ import torch
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.moves.move import move, only_if
 from everyrank.suites.parameter_server.arena import Part, copied
-from everyrank.suites.parameter_server.moves_of_rounds import RoundMoves
+from everyrank.suites.parameter_server.moves_of_updates import UpdateMoves
 from everyrank.suites.parameter_server.outline import Outline
 from everyrank.suites.parameter_server.reports import PATIENCE, Report
 from everyrank.suites.parameter_server.stopping import Stop
@@ -55,7 +55,7 @@ def _late(outline: Outline) -> int | None:
     return next((trainer for trainer in outline.near if trainer not in outline.near_absent[-1:]), None)
 
 
-class MeetingMoves(RoundMoves):
+class MeetingMoves(UpdateMoves):
     """What happens at the same time, on the server's side: the reference does one round after the other."""
 
     @move(

@@ -10,6 +10,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, Move, first_of, first_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.parameter_server import wrong_gradients
+from everyrank.suites.parameter_server.arena import cancelling, without_rows
 from everyrank.suites.parameter_server.model import Model
 from everyrank.suites.parameter_server.outline import Outline
 from everyrank.suites.parameter_server.sides import Sides
@@ -33,6 +34,12 @@ def _some(outline: Outline) -> Sequence[tuple[int, ...]]:
     return [(), (), *((number,) for number in trained), *([tuple(trained)] if trained[1:] else [])]
 
 
+#: What each round looks at.
+READ = (
+    "gradient", "round", "answer", "parameter", "optimizer state", "step count", "buffer", "failed update"
+)  # fmt: skip
+
+
 # --- reports -----------------------------------------------------------------------------------------
 
 
@@ -49,8 +56,13 @@ def _reported(outline: Outline, trainer: int, missing: tuple[int, ...] = (), **g
     outline.report([trainer], missing)
 
 
-def _filled(outline: Outline, missing: tuple[int, ...] = (), **given: Any) -> None:
+def filled(outline: Outline, missing: tuple[int, ...] = (), **given: Any) -> None:
     outline.report(outline.absent, missing)
+
+
+def _cancelling_needs(outline: Outline) -> Iterator[str]:
+    yield "large gradients"
+    yield from only_if(not outline.waiting and outline.model.trainers[1:])
 
 
 def _refusing_needs(outline: Outline, defect: str, param: int) -> Iterator[str]:
@@ -140,12 +152,13 @@ class RoundMoves(Player):
 
     @move(
         "parity.rounds",
-        laws={"missing": "none", "value": "errors.gradient"},
+        laws={"missing": "none", "value": "errors.gradient", "bare": "none"},
         needs=lambda outline, missing: outline.missing_needs(missing, 1),
         needs_of={
             "trainer": lambda outline, trainer: only_if(trainer in outline.absent),
             "missing": _trained,
             "value": _value_needs,
+            "bare": lambda outline: only_if(any(param.sparse and not param.frozen for param in outline.model.params)),
         },
         then=_reported,
         drawn={
@@ -160,40 +173,51 @@ class RoundMoves(Player):
             {"trainer": _last_trainer, "missing": _every_param},
             {"trainer": _last_trainer, "value": "nan"},
         ),
+        further={1: ({"trainer": _next_trainer, "bare": True}, {"trainer": _last_trainer, "bare": True})},
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
-        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=READ,
     )
-    def report(self, trainer: int, missing: tuple[int, ...] = (), value: str = "") -> None:
+    def report(self, trainer: int, missing: tuple[int, ...] = (), value: str = "", bare: bool = False) -> None:
         """Let a trainer report; all are answered when the round is full.
 
         ``missing``: it reports None for these parameters. ``value``: one number is this and not finite,
-        of the last parameter that can have it.
+        of the last parameter that can have it. ``bare``: its sparse gradients have no rows.
         """
         part = self.sides.part(missing)
+        part = without_rows(part) if bare else part
         self.sides.report(trainer, self.sides.changed(part, value, -1) if value else part)
 
     @move(
         "parity.rounds",
-        laws={"missing": "clean-round", "large": "clean-round", "reverse": "wait"},
+        laws={"missing": "clean-round", "large": "clean-round", "cancels": "clean-round", "reverse": "wait"},
         needs=lambda outline, missing: outline.missing_needs(missing, len(outline.absent)),
         needs_of={
             "missing": _trained,
             # The sum with gradients that are not large would depend on their order.
             "large": lambda outline: ["large gradients", *only_if(not outline.waiting)],
+            "cancels": _cancelling_needs,
         },
-        then=_filled,
+        then=filled,
         drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
         kinds=({}, {"reverse": True}, {"missing": first_trained}, {"large": True}),
+        further={1: ({"cancels": True}, {"cancels": True, "reverse": True})},
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
-        reads=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
+        reads=READ,
     )
-    def fill(self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False) -> None:
-        """Let all trainers report that have not, in their order or in reverse, and so make the round full."""
+    def fill(
+        self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False, cancels: bool = False
+    ) -> None:
+        """Let all trainers report that have not, in their order or in reverse, and so make the round full.
+
+        ``cancels``: the first and the last of them have extreme gradients of opposite signs, and others have zeros.
+        """
         absent = self.sides.absent
         for trainer in reversed(absent) if reverse else absent:
-            self.sides.report(trainer, self.sides.part(missing, large))
+            part = self.sides.part(missing, large)
+            sign = float(trainer == absent[0]) - float(trainer == absent[-1])
+            self.sides.report(trainer, cancelling(part, sign) if cancels else part)
 
     @move(
         "errors.gradient",

@@ -38,9 +38,24 @@ _OPTIMIZERS = (
 _NEAR = {"two": (None,) * 2, "three": (None,) * 3, "four": (None,) * 4, "one": (None,)}
 _FAR = {"two": (1, 2), "three": (None, 2, None), "four": (0, None, 1, None), "one": (1,)}
 
+#: More trainers than bits of a byte. The mean of ten exact gradients is exact.
+_TEN = {"ten": (None,) * 10}
+
 #: A model for flows of state: its rounds expire, and take any value.
 _FLOW_TRAITS = ("size", "trainers", "optimizer", "param1", "param2", "param3", "limit", "home")
 _FLOWS = (1, "three", "Adam-defaults", "plain", "scalar", "fp32", "expires-any-value", "")
+
+#: Models on which all flows come again, with what layers have.
+_FLOWS_AGAIN = (
+    (1, "ten", "SGD-momentum", "plain", "fp32", "shared", "", "modules"),
+    (1, "three", "SGD-lr", "sparse", "plain", "scalar", "finite", "modules"),
+    (1, "two", "AdamW-weight-decay", "plain", "fp32", "large", "finite", ""),
+    (3, "three", "SGD-everything", "plain", "transposed", "row", "finite", ""),
+    (1, "four", "Adagrad-defaults", "sparse", "sparse", "plain", "", "modules"),
+    (1, "three", "Adam-defaults", "tied", "frozen", "complex", "finite", "modules"),
+    (1, "two", "SGD-momentum", "gaps", "shared", "empty", "any-value", ""),
+    (3, "ten", "RMSprop-defaults", "scalar", "zero", "plain", "", "modules"),
+)
 
 
 class ServerPlayer(MeetingMoves):
@@ -49,7 +64,6 @@ class ServerPlayer(MeetingMoves):
     features = FEATURES
     crossings = "crossings.txt"
     holes = {
-        "buffer": "a server computes no forward, and trainers report gradients of parameters alone",
         "option": "the contract gives no access to the optimizer on the server",
         "group": "the contract gives no access to the optimizer on the server",
         "frozen": "open: what is frozen stays so",
@@ -59,7 +73,9 @@ class ServerPlayer(MeetingMoves):
         "saved state": "the contract does not ask for states",
     }
     flows = (dict(zip(_FLOW_TRAITS, _FLOWS, strict=True)),)
+    flows_again = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)
     flow_length = 36
+    further = ({"trainers": ("ten", "three", "two"), "home": ("modules", "")},)
     outline = Outline
     drawing = "everyrank.suites.parameter_server.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")
@@ -98,13 +114,14 @@ class ServerPlayer(MeetingMoves):
         optimizer, variant = traits["optimizer"].split("-", 1)
         if f"{optimizer} {variant}" not in able:
             optimizer, variant = "SGD", "lr"
+        trainers = traits["trainers"] if traits["trainers"] != "ten" or "many trainers" in able else "three"
         far = traits["size"] > 1 and "trainers on other workers" in able
         limit = traits["limit"]
         finite = {"finite": False, "any-value": True if "values that are not finite" in able else None}
         model = Model(
             size=traits["size"],
             params=(),
-            trainers=(_FAR if far else _NEAR)[traits["trainers"]],
+            trainers={**(_FAR if far else _NEAR), **_TEN}[trainers],
             optimizer=optimizer,
             variant=variant,
             non_finite=finite.get(limit.removeprefix("expires-")),

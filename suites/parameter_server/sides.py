@@ -57,6 +57,7 @@ class Sides:
         self._kept: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         """The answers that trainers keep, by round and trainer, each with a copy of it."""
         (ours, self._numbers), (twin, _) = model.make(), model.make()
+        self.updates.modules = ours, twin
         self._index = {number: index for index, number in enumerate(self._numbers)}
         with reference_acts():
             self._optimizer(twin.parameters())
@@ -69,6 +70,7 @@ class Sides:
     def _optimizer(self, given: Any) -> torch.optim.Optimizer:
         built = self.model.make_optimizer(given)
         built.register_step_pre_hook(self.updates.begin)
+        self.updates.watch(built)
         return built
 
     @property
@@ -135,9 +137,10 @@ class Sides:
         """Wait until the open round has ended with an error for all of its trainers."""
         for report in self.waiting.values():
             report.refusal(BOUND)
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin a round."""
         self.waiting, self.parts = {}, {}
 
     def _answered(self, expected: Values) -> None:
@@ -146,12 +149,13 @@ class Sides:
         settle(list(self.waiting.values()))
         for trainer, report in sorted(self.waiting.items()):
             self.compare_answer(report, expected)
+            self.compare_buffers(report)
             if self.model.keeps:
                 values = parameters(report.answer(), trainer)
                 self._kept[self.served.rounds, trainer] = values, [value.detach().clone() for value in values]
         self._kept = dict(list(self._kept.items())[-_KEPT:])
         self.answers = self.waiting
-        self._begin()
+        self.begin()
 
     def _repeated(self) -> None:
         """Let all trainers report again if a busy machine makes a round that may expire too late for its reports."""
@@ -196,6 +200,13 @@ class Sides:
             comparison = Comparison(tolerance, self.subject.bound)
             comparison.step(0, _only(names, found), _only(names, expected))
             comparison.raise_first(f"trainer {report.trainer}: ")
+
+    def compare_buffers(self, report: Report) -> None:
+        """Compare the buffers in an answer that is a module."""
+        answer = report.answer()
+        found = dict(answer.named_buffers()) if isinstance(answer, torch.nn.Module) else {}
+        for name, due in self.served.twin.named_buffers() if found else ():
+            same(found[name], due, f"the buffer {name} in the answer of trainer {report.trainer}")
 
     def named(self, report: Report, expected: Values) -> Values:
         """Return the parameters in an answer by their names."""

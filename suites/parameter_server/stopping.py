@@ -7,10 +7,12 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
+from everyrank.fixtures.failing import InjectedError
 from everyrank.suites.parameter_server import door, locks, reports
 from everyrank.suites.parameter_server.reports import PATIENCE
 
@@ -84,8 +86,34 @@ class Updates:
     """The updates of one server, and the stop of the next update, if it has one."""
 
     stop: Stop | None = None
+    fails = ""
+    """The text of the error that the next update of the server raises, if it fails."""
+    acts = ""
+    """What the user's optimizer does after each step: it changes a ``buffer``, or gives parameters new ``memory``."""
 
     def begin(self, *_: object) -> None:
         """Stop if the next update has a stop; this is a hook of the server's optimizer."""
         if self.stop is not None:
             self.stop.update_begins()
+        if self.fails:
+            raise InjectedError(self.fails)
+
+    modules: tuple[torch.nn.Module, ...] = ()
+    """The module that the server was given, and that of the reference."""
+    known = False
+    """Whether the server's optimizer has the parameters of the module that the server was given."""
+
+    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Act after the steps of an optimizer, if its module is known."""
+        first = optimizer.param_groups[0]["params"][0]
+        for number, module in enumerate(self.modules):
+            if any(first is parameter for parameter in module.parameters()):
+                optimizer.register_step_post_hook(partial(self.end, module))
+                self.known |= number == 0
+
+    def end(self, module: torch.nn.Module, *_: object) -> None:
+        """Act on the module after a step, as a user's own optimizer may."""
+        for buffer in module.buffers() if self.acts == "buffer" else ():
+            buffer.add_(1)
+        for parameter in module.parameters() if self.acts == "memory" else ():
+            parameter.data = parameter.data * 0.5

@@ -1,0 +1,66 @@
+"""The moves of ``parameter-server`` in which the user's optimizer does more than a step, or fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyrank.suites.moves.move import move, only_if
+from everyrank.suites.parameter_server.moves_of_rounds import READ, RoundMoves, filled
+from everyrank.suites.parameter_server.outline import Outline
+
+
+def _failed(outline: Outline, **given: Any) -> None:
+    answered = outline.answered
+    outline.report(outline.absent)
+    outline.answered = answered
+
+
+class UpdateMoves(RoundMoves):
+    """What the optimizer on the server does, as its user has built it."""
+
+    @move(
+        "parity.rounds",
+        needs_of={"changes": lambda outline, changes: ["buffers"] if changes == "buffer" else ()},
+        then=filled,
+        drawn={"changes": ("memory", "buffer")},
+        kinds=(),
+        further={1: ({"changes": "memory"}, {"changes": "buffer"})},
+        shown_by="fill",
+        writes=(*READ[:-1],),
+        reads=READ,
+    )
+    def act(self, changes: str) -> None:
+        """Make the round full; after its step the optimizer changes the module, as its user has built it.
+
+        ``changes``: it halves all parameters, in new ``memory``, or adds 1 to each ``buffer``.
+        """
+        updates = self.sides.updates
+        updates.acts = changes if updates.known else ""
+        try:
+            for trainer in self.sides.absent:
+                self.sides.report(trainer, self.sides.part())
+        finally:
+            updates.acts = ""
+
+    @move(
+        "clean-round",
+        # Who lets a round expire can end it with an error for all.
+        needs=lambda outline: ["expired rounds", *only_if(not outline.model.expires)],
+        then=_failed,
+        kinds=(),
+        further={1: ({},)},
+        shown_by="fill",
+        writes=("round", "gradient", "failed update"),
+        reads=("round",),
+    )
+    def fail_update(self) -> None:
+        """Make the round full, and let its update fail: all trainers get an error, and the next round is clean."""
+        sides = self.sides
+        for trainer in sides.absent:
+            sides.updates.fails = "this update fails on purpose" if sides.absent == [trainer] else ""
+            sides.own[trainer] = sides.part()
+            sides.waiting[trainer] = sides.send(trainer, sides.own[trainer])
+        for report in sides.waiting.values():
+            report.refusal()
+        sides.updates.fails = ""
+        sides.begin()
