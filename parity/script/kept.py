@@ -55,8 +55,8 @@ class Facts:
     faults: list[str] = field(default_factory=list)
     """What is wrong at any size, with its line."""
     batch_norms: list[str] = field(default_factory=list)
-    random: str = ""
-    """The state of torch's generator when the first module was called."""
+    draws: bool = False
+    """Whether the first module draws random numbers in its forward."""
 
 
 def part_of(tensor: Tensor) -> Part | None:

@@ -45,13 +45,14 @@ class Roots:
 
     def _named(self, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
         for number, root in enumerate(self.modules):
-            first = f"{type(root).__name__}{number}." if len(self.modules) > 1 else ""
+            first = f"{type(root).__name__}{number}." if number else ""
             for name, tensor in getattr(root, f"named_{kind}")():
                 for part in _LEFT:
                     name = name.replace(part, "")
                 yield first + name, tensor
 
     def parameters(self) -> dict[str, torch.Tensor]:
+        """Return parameters by name; those of the first module have the names that it gives them."""
         return dict(self._named("parameters"))
 
     def buffers(self) -> dict[str, torch.Tensor]:

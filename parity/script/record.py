@@ -45,6 +45,7 @@ class Recorder:
         self._facts = Facts()
         self._roots = Roots()
         self._depth = 0
+        self._random: Tensor | None = None
         self._in_step = 0
         self._in_backward = False
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -106,20 +107,24 @@ class Recorder:
             self._begin(module)
         if self._roots.modules and unwrapped(module) is self._roots.modules[0] and len(self._rows) < _MOST_CALLS:
             self._rows.append(rows.hashes((given, named)))
+            self._random = torch.get_rng_state()
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, module: nn.Module, *_: Any) -> None:
         self._depth -= 1
+        if self._depth == 0 and self._random is not None:
+            if not self._facts.draws and not torch.equal(self._random, torch.get_rng_state()):
+                self._facts.draws = True
+                self._kept.write_facts(self._facts)
+            self._random = None
 
     def _begin(self, module: nn.Module) -> None:
         """Keep the weights with which a module begins."""
         facts = self._facts
-        if not facts.random:
-            facts.random = rows.digest([torch.get_rng_state()])
         facts.modules.append(type(unwrapped(module)).__name__)
         facts.wrappers.append(type(module).__name__)
         facts.batch_norms = self._roots.batch_norms()
-        self._moments = [moment for moment in self._moments if moment.kind != "weight"]
-        self._keep("weight", self._roots.parameters())
+        kept = {name for moment in self._moments if moment.kind == "weight" for name in moment.parts}
+        self._keep("weight", {name: each for name, each in self._roots.parameters().items() if name not in kept})
         if self._moved:
             rows.move(unwrapped(module).parameters())
         self._kept.write_facts(facts)

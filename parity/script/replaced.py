@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from everyrank.parity.values.lines import line_of_caller
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import data
 
 Note = Callable[[str], None]
@@ -74,36 +78,38 @@ def _backends(note: Note) -> None:
     dist.init_device_mesh = device_mesh.init_device_mesh
 
 
+class _OnCPU(TorchFunctionMode):
+    """Gives every function of torch's the CPU where it is given CUDA."""
+
+    def __init__(self, note: Note) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        name = getattr(func, "__name__", "")
+        is_index = name == "to" and len(args) > 1 and type(args[1]) is int  # `.to(local_rank)`
+        if name == "cuda" or is_index or any(map(_asks_for_cuda, (*args, *named.values()))):
+            if "distributed_c10d" not in sys._getframe(1).f_code.co_filename:  # it tries all devices
+                self._note(f"the CPU stands for CUDA ({line_of_caller()})")
+            if name == "cuda":
+                return args[0]
+            args = (args[0], "cpu", *args[2:]) if is_index else args
+            args = tuple("cpu" if _asks_for_cuda(each) else each for each in args)
+            named = {key: "cpu" if _asks_for_cuda(each) else each for key, each in named.items()}
+        return func(*args, **named)
+
+
 def _devices(note: Note) -> None:
     if torch.cuda.is_available():
         return
-
-    def on_cpu(inner: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        asked = [*map(_asks_for_cuda, given), *map(_asks_for_cuda, named.values())]
-        if any(asked):
-            note(f"the CPU stands for CUDA ({line_of_caller()})")
-            given = tuple("cpu" if _asks_for_cuda(each) else each for each in given)
-            named = {name: "cpu" if _asks_for_cuda(each) else each for name, each in named.items()}
-        elif inner.__name__ == "to" and len(given) > 1 and type(given[1]) is int:
-            note(f"the CPU stands for CUDA ({line_of_caller()})")  # `.to(local_rank)`
-            given = (given[0], "cpu", *given[2:])
-        return inner(*given, **named)
-
-    def stays(inner: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
-        note(f"the CPU stands for CUDA ({line_of_caller()})")
-        return self
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if "cuda" in Path(sys.argv[0]).read_text():  # a mode costs a little at each call
+            _OnCPU(note).__enter__()
 
     def nothing(inner: Callable[..., Any], *given: Any, **named: Any) -> Any:
         return None
 
-    for owner in (nn.Module, torch.Tensor):
-        _around(owner, "to", on_cpu)
-        _around(owner, "cuda", stays)
-    for name in (
-        *("arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm"),
-        *("tensor", "zeros"),
-    ):
-        _around(torch, name, on_cpu)
     for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
         _around(torch.cuda, name, nothing)
 

@@ -124,6 +124,9 @@ def _beside(truth: Run, run: Run, again: Run, called: str, steps: int) -> tuple[
     rows = compared(truth, run, called)
     comparison = Comparison(truth, run, again, called)
     parting = comparison.parting(rows.steps)
+    chance = "" if parting is None or parting.subject.startswith(("weight", "learning")) else _by_design(truth, run)
+    if parting is not None and chance:
+        return UNKNOWN, [chance, *(f"  {line}" for line in lines_of(parting))]
     if parting is not None:
         return PART, [*lines_of(parting), *([f"  {rows.remark}"] if rows.remark else [])]
     faults = [fault for each in run.facts for fault in each.faults]
@@ -143,6 +146,22 @@ def _beside(truth: Run, run: Run, again: Run, called: str, steps: int) -> tuple[
     if comparison.missing:
         lines.append(f"  not compared: {', '.join(comparison.missing[:5])}")
     return AGREE, lines
+
+
+def _by_design(truth: Run, run: Run) -> str:
+    """Return why sizes may part though the script is right; empty if nothing is known that lets them."""
+    if run.facts[0].batch_norms:
+        names = ", ".join(f"`{name}`" for name in run.facts[0].batch_norms[:3])
+        return (
+            f"each rank's batch norm ({names}) normalizes by its own rows, by design, and trains something else than "
+            f"{ranks_of(truth)}: take SyncBatchNorm, or .eval(). What parts first:"
+        )
+    if truth.facts[0].draws or run.facts[0].draws:
+        return (
+            "the model draws random numbers in its forward, and each rank its own, as dropout does by design: set it "
+            "to 0 for this run. What parts first:"
+        )
+    return ""
 
 
 def _notes(runs: Iterable[Run]) -> Iterator[str]:

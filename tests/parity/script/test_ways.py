@@ -1,0 +1,97 @@
+"""Honest scripts, each parallel in another way, are the same training; with one mistake they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parity.script.test_faults import printed
+
+BEGIN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+def batch(step):
+    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+    return rows[rank::size]
+def net(*between):
+    return nn.Sequential(nn.Linear(6, 10), nn.GELU(), *between, nn.Linear(10, 3))
+"""
+LOOP = """
+for step in range(4):
+    optimizer.zero_grad()
+    model(batch(step)).square().mean().backward()
+    optimizer.step()
+"""
+SHARDS = """
+model = net()
+for layer in (model[0], model[2]):
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+"""
+WAYS = {
+    "fsdp2": SHARDS
+    + LOOP.replace(
+        "    optimizer.step()", "    nn.utils.clip_grad_norm_(model.parameters(), .1)\n    optimizer.step()"
+    ),
+    "zero": "model = DDP(net())\noptimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-2)"
+    + LOOP,
+    "scaler": "model = DDP(net())\noptimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=.9)\n"
+    "scaler = torch.amp.GradScaler('cpu')"
+    + LOOP.replace("model(batch(step)).square().mean()", "scaler.scale(model(batch(step)).square().mean())").replace(
+        "optimizer.step()", "scaler.step(optimizer)\n    scaler.update()"
+    ),
+    "two optimizers": """
+one, two = DDP(net()), DDP(net())
+first, second = torch.optim.SGD(one.parameters(), lr=.1), torch.optim.Adam(two.parameters(), lr=.01)
+for step in range(4):
+    first.zero_grad(); second.zero_grad()
+    (one(batch(step)) + two(batch(step))).square().mean().backward()
+    first.step(); second.step()
+""",
+}
+
+
+def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> tuple[int, str]:
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(BEGIN + script)
+    code, text = printed(*options, "train.py")
+    return code, text.removeprefix("everyrank parity: train.py, 2 ranks and one rank: ")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_honest_way_is_the_same_training(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = _run(tmp_path, monkeypatch, WAYS[way])
+    assert (code, text.partition(" (")[0]) == (0, "the same training, in 3 steps"), text
+
+
+def test_shards_are_put_together_and_a_factor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = _run(tmp_path, monkeypatch, SHARDS + LOOP.replace(".mean()", ".mean().div(size)"))
+    first = (
+        "step 1: gradient of `0.weight` is 1/2 of one rank's on ranks 0 and 1: the number of ranks (train.py:26), "
+    )
+    assert (code, text[: len(first)]) == (1, first), text
+    assert "the loss (train.py:25) is 1/2 of one rank's" in text, text
+
+
+@pytest.mark.parametrize(
+    ("between", "sentence"),
+    [
+        ("nn.Dropout(.5)", "the model draws random numbers in its forward, and each rank its own"),
+        ("nn.BatchNorm1d(10)", "each rank's batch norm (`2`) normalizes by its own rows, by design"),
+    ],
+)
+def test_what_parts_by_design_is_named(
+    between: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"model = DDP(net({between}))\noptimizer = torch.optim.SGD(model.parameters(), lr=.1)" + LOOP
+    code, text = _run(tmp_path, monkeypatch, script)
+    assert (code, text[: len(sentence)]) == (2, sentence), text
