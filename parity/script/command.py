@@ -44,7 +44,11 @@ def main(arguments: Sequence[str]) -> int:
         return UNKNOWN
     folder = Path(asked.keep) if asked.keep else Path(tempfile.mkdtemp(prefix="everyrank-parity-"))
     folder.mkdir(parents=True, exist_ok=True)
-    code = _run(asked, sizes, folder.absolute())
+    try:
+        code = _run(asked, sizes, folder.absolute())
+    except KeyboardInterrupt:
+        print("everyrank parity: interrupted, and all ranks are ended", file=sys.stderr)
+        return UNKNOWN
     if not asked.keep and code == AGREE:
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from everyrank.parity.script.compare import Run
+from everyrank.parity.script.runs import Run
 from everyrank.suites.compare.patterns.texts import ranks_text
 
 _PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel")

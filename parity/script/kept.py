@@ -48,13 +48,19 @@ class Facts:
     """How many of all optimizers' steps are whole."""
     done: bool = False
     modules: list[str] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    """The modules of Python in which the classes of `modules` stand."""
     wrappers: list[str] = field(default_factory=list)
     optimizers: list[str] = field(default_factory=list)
+    rate: float = 0.0
+    """The first learning rate."""
     backwards: int = 0
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What is wrong at any size, with its line."""
     batch_norms: list[str] = field(default_factory=list)
+    eps: float = 0.0
+    """The rounding of the dtype of autocast around the first module; 0 without."""
     draws: bool = False
     """Whether the first module draws random numbers in its forward."""
 

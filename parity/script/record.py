@@ -121,12 +121,15 @@ class Recorder:
         """Keep the weights with which a module begins."""
         facts = self._facts
         facts.modules.append(type(unwrapped(module)).__name__)
+        facts.origins.append(type(unwrapped(module)).__module__)
         facts.wrappers.append(type(module).__name__)
         facts.batch_norms = self._roots.batch_norms()
         kept = {name for moment in self._moments if moment.kind == "weight" for name in moment.parts}
         self._keep("weight", {name: each for name, each in self._roots.parameters().items() if name not in kept})
+        if torch.is_autocast_enabled("cpu"):
+            facts.eps = torch.finfo(torch.get_autocast_dtype("cpu")).eps
         if self._moved:
-            rows.move(unwrapped(module).parameters())
+            rows.move(unwrapped(module).parameters(), facts.eps)
         self._kept.write_facts(facts)
 
     # --- a step -----------------------------------------------------------------------------------
@@ -189,6 +192,8 @@ class Recorder:
             self._keep_gradients("gradient", wanted)
         rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
         rates = [rate.detach().double() if isinstance(rate, Tensor) else rate for rate in rates]
+        if len(self._optimizers) == 1 and not self._facts.steps:
+            self._facts.rate = float(rates[0])
         self._keep("rate", {"": torch.tensor([float(rate) for rate in rates], dtype=torch.float64)})
         self._keep("state", self._state(optimizer, wanted))
 

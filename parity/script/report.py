@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from everyrank.parity.script.compare import Comparison, Run, Step, lines_of
+from everyrank.parity.script import first_test
+from everyrank.parity.script.compare import Comparison
 from everyrank.parity.script.data import compared
 from everyrank.parity.script.kept import Facts, Kept
+from everyrank.parity.script.parting import lines_of
+from everyrank.parity.script.runs import Run, Step
 from everyrank.parity.script.start import Size
 from torch import Tensor
 
@@ -35,7 +38,10 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
         code = PART if PART in (code, found) else max(code, found)
         first, *more = text
         lines += [f"{head}{ranks_of(size)} and {called}: {first}", *more]
-    return code, [*lines, *_notes(runs.values())]
+    lines += _notes(runs.values())
+    if code == PART:
+        lines += first_test.lines(truth.facts[0], reference.script, others[-1].ranks)
+    return code, lines
 
 
 def ranks_of(size: Size | Run) -> str:
@@ -136,15 +142,17 @@ def _beside(truth: Run, run: Run, again: Run, called: str, steps: int) -> tuple[
         return PART, [faults[0]]
     if rows.text:
         return UNKNOWN, [rows.text]
-    if not comparison.compared:
-        return UNKNOWN, ["no tensor could be compared"]
+    if not comparison.compared["gradient"] or not comparison.compared["parameter"]:
+        few = ", ".join(comparison.missing[:3])
+        return UNKNOWN, [f"no gradient or no parameter has the shape of {called}'s, so nothing is shown: {few}"]
     number = f"{rows.steps} step{'' if rows.steps == 1 else 's'}"
-    lines = [f"the same training, in {number} ({comparison.compared} tensors compared)"]
+    lines = [f"the same training, in {number} ({comparison.compared.total()} tensors compared)"]
     if rows.steps < steps:
         lines.append(f"  the script ended after {number}")
     lines += [f"  {rows.remark}"] if rows.remark else []
     if comparison.missing:
-        lines.append(f"  not compared: {', '.join(comparison.missing[:5])}")
+        more = f" and {len(comparison.missing) - 5} more" if len(comparison.missing) > 5 else ""
+        lines.append(f"  not compared: {', '.join(comparison.missing[:5])}{more}")
     return AGREE, lines
 
 

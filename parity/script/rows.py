@@ -37,12 +37,12 @@ def digest(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()[:16]
 
 
-def move(parameters: Iterable[Tensor]) -> None:
-    """Move weights by a rounding, up or down, without a look at torch's generator."""
+def move(parameters: Iterable[Tensor], eps: float) -> None:
+    """Move weights by a rounding of this size, or of their own dtype; up or down, by a generator of ours."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for each in parameters:
             local = getattr(each, "_local_tensor", each)
             if local.is_floating_point() and not isinstance(local, UninitializedParameter):
                 signs = torch.randint(0, 2, local.shape, generator=generator).to(local.dtype) * 2 - 1
-                local.mul_(1 + signs * torch.finfo(local.dtype).eps)
+                local.mul_(1 + signs * max(eps, torch.finfo(local.dtype).eps))

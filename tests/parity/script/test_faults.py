@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 from everyrank.cli import main
 
+pytestmark = pytest.mark.group("clusters")  # each starts interpreters
 SCRIPTS = Path(__file__).parent / "scripts"
 
 _OWN_PART = (
@@ -41,7 +43,8 @@ FAULTS = {
 def printed(*arguments: str) -> tuple[int, str]:
     """Return the exit code of the command, and what it prints."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
-        code = main(["parity", *arguments])
+        with tempfile.TemporaryDirectory() as folder:
+            code = main(["parity", "--keep", folder, *arguments])
     return code, out.getvalue()
 
 
@@ -66,6 +69,7 @@ def test_a_planted_mistake_is_named_in_the_first_line(fault: str, monkeypatch: p
     assert (code, first) == (1, f"everyrank parity: train.py, 2 ranks and one rank: {FAULTS[fault]}"), text
 
 
+@pytest.mark.smoke
 def test_an_honest_script_is_the_same_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SCRIPTS)
     code, text = printed("train.py")

@@ -8,6 +8,8 @@ import pytest
 
 from tests.parity.script.test_faults import printed
 
+pytestmark = pytest.mark.group("clusters")
+
 BEGIN = """
 import torch, torch.distributed as dist
 from torch import nn
@@ -73,6 +75,7 @@ def test_an_honest_way_is_the_same_training(way: str, tmp_path: Path, monkeypatc
     assert (code, text.partition(" (")[0]) == (0, "the same training, in 3 steps"), text
 
 
+@pytest.mark.smoke
 def test_shards_are_put_together_and_a_factor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, text = _run(tmp_path, monkeypatch, SHARDS + LOOP.replace(".mean()", ".mean().div(size)"))
     first = (

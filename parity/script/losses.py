@@ -1,0 +1,50 @@
+"""The losses with which backwards begin: whose mean over ranks is one rank's, or whose sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everyrank.parity.judge.numbers import of_numbers
+from everyrank.parity.script.parting import Parting
+from everyrank.parity.script.runs import TIMES, Step, rounding
+
+
+def has_losses(*steps: Step) -> bool:
+    """Return whether each backward of these steps began with a number."""
+    losses = [moment for step in steps for each in step.moments for moment in each if moment.kind == "loss"]
+    return bool(losses) and all(moment.parts for moment in losses)
+
+
+def parting_of_losses(
+    truth: Step, mine: Step, moved: Step | None, number: int, called: str, eps: float
+) -> Parting | None:
+    """Return how the losses of a step part; None if they are the same."""
+    numbers, wanted = _losses(mine), _losses(truth)
+    expected = sum(wanted) / len(wanted)
+    allowed = max(rounding(1.2e-7), rounding(eps)) * max(abs(expected), 1e-3)
+    if moved is not None and (again := _losses(moved)):
+        allowed += TIMES * abs(sum(again) / len(again) - expected)
+    mean, total = sum(numbers) / len(numbers), sum(numbers)
+    if abs(mean - expected) <= allowed or all(abs(each - expected) <= allowed for each in numbers):
+        return None
+    line = next(moment.line for moment in mine.moments[0] if moment.kind == "loss")
+    if abs(total - expected) <= allowed * len(numbers):
+        text = f"is 1/{len(numbers)} of {called}'s, if the mean of the ranks' is taken: they add up to it"
+        return Parting(number, "loss", text, line, besides="DDP and FSDP average gradients, and add none up")
+    text = of_numbers([mean], expected, len(numbers), []).text
+    return Parting(number, "loss", f"{text} (the mean over ranks, and {called}'s)", line)
+
+
+def _losses(step: Step) -> list[float]:
+    """Return the loss of each rank: the sum of those with which its backwards began."""
+    return [
+        sum(float(moment.parts[""].values.reshape(-1)[0]) for moment in moments if moment.kind == "loss")
+        for moments in step.moments
+    ]
+
+
+def with_loss(loss: Parting, found: Parting, agreed: tuple[str, ...]) -> Parting:
+    """Return that the loss parts; or the gradients, if ranks have shares of the loss: right if these are added up."""
+    if loss.besides:
+        return replace(found, agreed=agreed, besides=f"the loss ({loss.line}) {loss.text}; {loss.besides}")
+    return replace(loss, agreed=agreed)
