@@ -25,7 +25,7 @@ DOCUMENTS = sorted(
 _FENCED = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 _PROGRAM = re.compile(
-    r"(?!everyrank skipped )(?:[A-Z_]+=(?:'[^']*'|\S*) )*(?:pytest|everyrank|make|pip|python|sed|ci/\S+)\s"
+    r"(?!everyrank (skipped|parity:) )(?:[A-Z_]+=(?:'[^']*'|\S*) )*(?:pytest|everyrank|make|pip|python|sed|ci/\S+)\s"
 )
 _QUOTED = re.compile(r"`([^`\n]+)`")
 
