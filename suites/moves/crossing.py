@@ -33,7 +33,7 @@ _PATIENCE = 12
 #: The largest number of scripts that a covering adds: with it, all pairs are there, and nearly all triples.
 _MOST = 96
 
-#: How many scripts a layer of further crossings has at the most.
+#: How many scripts a layer of further crossings has at the most, if the player does not say.
 _FURTHER = 12
 
 #: What a pair in a row is worth beside a triple, and a move on a model of a kind that it has not met.
@@ -357,5 +357,5 @@ def further(player: type[Player], scripts: Iterable[Crossing], layer: int) -> li
     for script in scripts:
         covering.note(script)
     before = len(covering.scripts)
-    covering.make(before + _FURTHER)
+    covering.make(before + player.further_scripts.get(layer, _FURTHER))
     return covering.scripts[before:]

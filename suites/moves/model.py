@@ -70,20 +70,15 @@ _LAYOUTS = {
     "embedding": "sparse gradients",
 }
 
-_DTYPES = {
-    "float32": "mixed dtypes",
-    "float16": "mixed dtypes",
-    "bfloat16": "mixed dtypes",
-    "complex64": "mixed dtypes",
-    "complex128": "complex parameters",
-}
+_MIXED = ("float32", "float16", "bfloat16", "complex64")
 
 
 def needed_by(param: Param) -> Iterator[str]:
     """Yield the features that a parameter needs of every subject."""
     found = {
         _LAYOUTS.get(param.layout, ""): True,
-        _DTYPES.get(param.dtype, ""): True,
+        "mixed dtypes": param.dtype in _MIXED,
+        "complex parameters": param.dtype.startswith("complex"),
         "frozen parameters": param.frozen,
         "unused parameters": param.unused,
         "tied parameters": bool(param.also),
@@ -93,8 +88,6 @@ def needed_by(param: Param) -> Iterator[str]:
     yield from (feature for feature, needed in found.items() if feature and needed)
     if param.sparse:
         yield "sparse gradients"
-    if param.dtype == "complex64":
-        yield "complex parameters"
 
 
 # --- from traits to models ---------------------------------------------------------------------------
@@ -114,12 +107,18 @@ def placed(param: Param, name: str, home: str = "", home_of_second: str = "") ->
     return replace(param, name=f"{home}{name}", also=param.also and f"{home_of_second}{name}{param.also}")
 
 
-def without_two_kinds(traits: Mapping[str, Any], special: Collection[str]) -> tuple[dict[str, Any], str]:
-    """Return the traits with parameters of one of these kinds at the most, and that kind: no optimizer takes two."""
+def without_two_kinds(
+    traits: Mapping[str, Any], special: Collection[str], like: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], str]:
+    """Return the traits with parameters of one of these kinds at the most, and that kind: no optimizer takes two.
+
+    ``like``: the kind that other parameters are of.
+    """
     found = dict(traits)
-    names = [name for name in ("param1", "param2", "param3") if found[name] in special]
-    kind = found[names[0]] if names else ""
-    return found | {name: "plain" for name in names if found[name] != kind}, kind
+    kinds = {name: (like or {}).get(found[name], found[name]) for name in ("param1", "param2", "param3")}
+    names = [name for name, kind in kinds.items() if kind in special]
+    kind = kinds[names[0]] if names else ""
+    return found | {name: "plain" for name in names if kinds[name] != kind}, kind
 
 
 def takes(optimizer: str, kind: str) -> bool:

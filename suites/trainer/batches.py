@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +20,9 @@ class Microbatch:
     asked: list[torch.Tensor] = field(default_factory=list, kw_only=True, compare=False)
     """The losses that were asked for: not every rank of a pipeline computes a loss."""
 
+    prepare: Callable[[], None] | None = field(default=None, kw_only=True, compare=False)
+    """What is done to the model before its forward: not every microbatch of a step uses the same parameters."""
+
     def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
         """Return this microbatch's part of the loss."""
         loss = self._loss(outputs)
@@ -29,6 +33,8 @@ class Microbatch:
         return (outputs - self.targets).square().mean() / self.parts
 
     def loss(self, model: nn.Module) -> torch.Tensor:
+        if self.prepare is not None:
+            self.prepare()
         return self.criterion(model(self.inputs))
 
     def rows(self) -> list[Microbatch]:

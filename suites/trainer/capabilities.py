@@ -59,7 +59,14 @@ _LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "st
 CAPABILITIES = (
     Capability(
         "accumulation",
-        ("accumulate[*]", "clip[accumulated-*]", "errors.everywhere[second-*]"),
+        (
+            "accumulate[*]",
+            "clip[accumulated-*]",
+            "errors.everywhere[second-*]",
+            "errors.everywhere[microbatches-*]",
+            "errors.everywhere[twice-*]",
+            "errors.everywhere[some-*]",
+        ),
         _accepts("first", "second"),
         text="step takes several microbatches, as step(first, second)",
     ),
@@ -83,7 +90,7 @@ CAPABILITIES = (
     ),
     Capability(
         "add_param_group",
-        ("parity.groups[added-*]",),
+        ("parity.groups[added-*]", "state.round-trip[added-*]"),
         _attribute("add_param_group"),
         part_of="groups",
         text="add_param_group(group) takes a further group",

@@ -19,7 +19,6 @@ from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, SAME_GRAPH, Ar
 from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.model_alone import ModelAlone, Stored
 from everyrank.suites.trainer.moves_of_states import ApartMoves
-from everyrank.suites.trainer.moves_of_users import UserMoves
 from everyrank.suites.trainer.planned import Compared, Planned, planned
 from everyrank.suites.trainer.sides import Sides, TrainingSide
 
@@ -128,7 +127,7 @@ class LawSides(Sides):
             self.comparison.verdict()
 
 
-class TrainerLawPlayer(LawPlayer, UserMoves, ApartMoves):
+class TrainerLawPlayer(LawPlayer, ApartMoves):
     """Makes the moves of one law of ``trainer``."""
 
     sides: LawSides

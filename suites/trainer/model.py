@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,18 @@ class Step:
     rows: tuple[int, ...] = ()
     spoiled: str = ""
     by: int = 0
+    skips_in: tuple[int, ...] = ()
+    """The microbatches that skip parameters; without one all do."""
+
+    def prepared(
+        self, batches: Iterable[Microbatch], skip: Callable[[tuple[int, ...]], None], index: int
+    ) -> Sequence[Microbatch]:
+        """Return these microbatches of a part; before its forward each lets the model skip what it does not use."""
+        skips = [self.skipped_on(index) if part in self.skips_in else () for part in range(self.parts)]
+        return [
+            replace(batch, prepare=functools.partial(skip, skipped))
+            for batch, skipped in zip(batches, skips, strict=True)
+        ]
 
     def skipped_on(self, index: int) -> tuple[int, ...]:
         """Return the parameters that this rank does not use."""
@@ -76,6 +88,14 @@ class Model:
     """Ranks that have registered their parameters in the opposite order."""
     edges: bool = field(default=False, repr=False)
     """Whether the first elements of each parameter are -0.0 and a subnormal number at the start."""
+    counts: bool = field(default=False, repr=False)
+    """Whether each forward changes the buffer."""
+    equal: bool = field(default=False, repr=False)
+    """Whether all elements of all parameters are equal at the start."""
+    watched: bool = field(default=False, repr=False)
+    """Whether the user asks for the state after each move, and makes nothing of it."""
+    saves_some: bool = field(default=False, repr=False)
+    """Whether a state is saved before all parameters are in a group."""
     losses: bool = True
     """Whether the loss that a step returns is compared."""
 
@@ -95,6 +115,8 @@ class Model:
         """Return the microbatches of a part, for a module which then skips what it skips on that part."""
         module.skips = step.skipped_on(index)
         found = microbatches(step, number, time, index)
+        if step.skips_in:
+            found = step.prepared(found, functools.partial(setattr, module, "skips"), index)
         return [signed(batch, index) for batch in found] if any(param.cancels for param in self.params) else found
 
     def named(self, groups: Sequence[Group], first: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -136,6 +158,8 @@ class Trained(nn.Module):
             out = self.get_submodule(f"layer{number}")(torch.tanh(out) if number else out)
         if self.made_of.buffer:
             out = out + self.get_buffer("shift")
+        if self.made_of.counts:
+            self.get_buffer("shift").add_(0.125)
         for index, param in enumerate(self.made_of.params):
             if param.unused or index in self.skips:
                 continue
@@ -185,6 +209,8 @@ def make(made_of: Model, seed: int, frozen: Iterable[int]) -> Trained:
     with torch.random.fork_rng(devices=[]):
         model = Trained(made_of)
     fill(model, seed)
+    for parameter in model.parameters() if made_of.equal else ():
+        parameter.data.fill_(0.25 + seed / 100)
     for parameter in model.parameters() if made_of.edges else ():
         for index, edge in zip(range(parameter.numel()), _EDGES, strict=False):
             parameter.data[tuple(torch.unravel_index(torch.tensor(index), parameter.shape))] = edge

@@ -76,7 +76,12 @@ class ModelAlone:
         """Do one step with the mean of all parts' gradients, in the order of the parts; return the mean loss."""
 
         def closure() -> torch.Tensor:
-            found = [self._part(step, number, time, index) for index in range(parts)]
+            buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+            found = []
+            for index in range(parts):
+                for name, value in buffers.items():  # each part has a model of its own
+                    self.model.get_buffer(name).copy_(value)
+                found.append(self._part(step, number, time, index))
             for position, parameter in enumerate(self.model.parameters()):
                 parameter.grad = mean([gradients[position] for _, gradients in found])
             if step.max_norm:

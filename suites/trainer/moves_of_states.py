@@ -20,7 +20,7 @@ from everyrank.suites.trainer.as_torch import numbered, takes
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.features import WRONG_STATES
 from everyrank.suites.trainer.model import Model, Param, Step
-from everyrank.suites.trainer.moves_of_training import TrainingMoves
+from everyrank.suites.trainer.moves_of_users import UserMoves
 from everyrank.suites.trainer.outline import Outline
 from everyrank.suites.trainer.parameters import Values
 from everyrank.suites.trainer.sides import FRESH, Sides, TrainingSide
@@ -30,17 +30,23 @@ from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate
 def _saving_needs(outline: Outline) -> Iterator[str]:
     yield "states"
     yield from outline.saving_needs()
-    yield from only_if(outline.handed == outline.count and not (outline.closures or outline.spoiled))
+    some = outline.handed < outline.count
+    if some:
+        yield "states of some groups"
+    yield from only_if(not some or outline.model.saves_some)
+    yield from only_if(not (outline.closures or outline.spoiled))
 
 
 def _saved(outline: Outline) -> None:
     # To ask for the state of a fresh trainer changes nothing; no law is about loading it.
     outline.saved = not outline.fresh
     outline.saved_keeps = outline.keeps
+    outline.saved_still = outline.still, outline.stood
 
 
 def _loaded(outline: Outline, **given: Any) -> None:
-    outline.loaded, outline.spoiled = True, False
+    outline.loaded, outline.spoiled, outline.rate_hooked = True, False, False
+    outline.still, outline.stood = outline.saved_still
     outline.keeps = outline.will_keep = outline.saved_keeps
 
 
@@ -94,7 +100,7 @@ class WrongState:
         return "" if self.fresh is None else AS_TORCH if self.as_torch else "loaded"
 
 
-class StateMoves(TrainingMoves):
+class StateMoves(UserMoves):
     """What is done with states, on both sides."""
 
     @move(
@@ -143,6 +149,7 @@ class StateMoves(TrainingMoves):
         sides.go_back(*references)
         sides.alone.freeze(sides.frozen)
         self.schedulers.clear()
+        self.unhook()
 
     @property
     def saved_numbers(self) -> bool:

@@ -12,6 +12,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, first_of, move, often_nothing, only_if, subsets
+from everyrank.suites.moves.options import can_be_set, set_option
 from everyrank.suites.moves.player import Player
 from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
@@ -27,28 +28,45 @@ LARGE = "1e200"
 def _step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
     if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
         yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
-    if outline.spoiled:
-        yield NEVER  # nothing can be seen until a state is loaded
+    if outline.spoiled or outline.stood:
+        yield NEVER  # nothing can be seen until a state is loaded, or the rate is another
+    if outline.missed and given.get("parts", 1) > 1:
+        yield "microbatches after errors"
 
 
 def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
     yield "clipping"
     yield from outline.clipping_needs(parts)
-    if outline.sparse or outline.has("complex128") or outline.model.reordered or outline.handed < outline.count:
+    if outline.sparse or outline.complex or outline.model.reordered or outline.handed < outline.count:
         yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
 
 
 def _skipping_needs(
-    outline: Outline, skips: tuple[int, ...], skipped_by: tuple[int, ...], parts: int
+    outline: Outline, skips: tuple[int, ...], skipped_by: tuple[int, ...], parts: int, skips_in: tuple[int, ...]
 ) -> Iterator[str]:
     yield from only_if(max(skips) < outline.count)
-    if len(skipped_by) in (0, outline.model.size):
+    if outline.missed and len(skipped_by) not in (0, outline.model.size):
+        yield "some ranks after errors"
+    if skips_in:
+        yield "microbatches of some ranks"
+        yield from only_if(max(skips_in) < parts)
+    elif len(skipped_by) in (0, outline.model.size):
         yield "parameters that no rank uses later"
         yield from only_if(not outline.fresh)  # the law is about parameters that were used before
     else:
         yield "parameters that some ranks use"
         if parts > 1:
             yield "microbatches of some ranks"
+
+
+def _skipping_in_needs(
+    outline: Outline, skips: tuple[int, ...], skips_in: tuple[int, ...], parts: int
+) -> Iterator[str]:
+    if 0 in skips_in:
+        yield "parameters that the first microbatch skips"
+    if parts - 1 in skips_in:
+        yield "parameters that the last microbatch skips"
+    yield from only_if(skips)
 
 
 def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator[str]:
@@ -60,9 +78,14 @@ def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator
 
 def _stepped(outline: Outline, **given: Any) -> None:
     outline.steps += given.get("times", 1) if outline.closures else 0
-    outline.fresh = outline.thawed = False
+    outline.fresh = outline.thawed = outline.missed = False
+    outline.stood |= outline.still
     outline.keeps = outline.will_keep
-    outline.unused |= bool(given.get("skips")) and len(given.get("skipped_by", ())) in (0, outline.model.size)
+    outline.unused |= (
+        bool(given.get("skips"))
+        and not given.get("skips_in")
+        and len(given.get("skipped_by", ())) in (0, outline.model.size)
+    )
     outline.spoiled |= bool(given.get("spoiled"))
 
 
@@ -84,6 +107,7 @@ _STEPS: dict[str, Any] = {
         "max_norm": _clipping_needs,
         "skips": _skipping_needs,
         "skipped_by": lambda outline, skips: only_if(skips),
+        "skips_in": _skipping_in_needs,
         "rows": "rows",
         "spoiled": _spoiling_needs,
         "by": lambda outline, spoiled: only_if(spoiled),
@@ -110,6 +134,7 @@ _STEPS: dict[str, Any] = {
         "group",
         "frozen",
         "scheduler",
+        "hook",
     ),
     "drawn": {
         "times": (1, 1, 2),
@@ -117,6 +142,7 @@ _STEPS: dict[str, Any] = {
         "max_norm": (0.0, 0.0, 0.0, 0.0, 0.05, 0.5),
         "skips": lambda outline: often_nothing(subsets(range(outline.count))[1:]),
         "skipped_by": lambda outline: subsets(range(outline.model.size))[1:],
+        "skips_in": ((), (), (), (0,), (1,)),
         "rows": lambda outline: often_nothing([*itertools.product((1, 5, 2), repeat=outline.model.size)]),
         "spoiled": ("",) * 30 + ("inf", "nan", LARGE),
         "by": lambda outline: range(outline.model.size),
@@ -138,6 +164,9 @@ _STEPS: dict[str, Any] = {
             {"spoiled": lambda outline: LARGE if outline.saved else None},
             {"spoiled": lambda outline: LARGE if outline.saved else None, "max_norm": 0.05},
         ),
+        3: tuple(
+            {**skips, "parts": 2, "skips_in": (number,)} for skips in (_NO_RANK, _SOME_RANKS) for number in (0, 1)
+        ),
     },
 }
 
@@ -152,8 +181,12 @@ def _options(outline: Outline) -> Sequence[str]:
     return ["lr", *decays, "momentum"] if outline.model.optimizer == "SGD" else ["lr", *decays]
 
 
-def _changed(outline: Outline, option: str = "lr", **given: Any) -> None:
-    outline.will_keep |= option == "momentum"
+def _changed(outline: Outline, option: str = "lr", group: int = -1, to: str = "", **given: Any) -> None:
+    if option == "momentum":
+        outline.will_keep = not to  # that of zero keeps nothing
+    if option == "lr":
+        outline.still = to == "zero" and group == -1
+        outline.stood &= outline.still
 
 
 def _scheduled(outline: Outline, **given: Any) -> None:
@@ -174,7 +207,7 @@ def _adding_needs(outline: Outline, count: int) -> Iterator[str]:
 
 def _added(outline: Outline, count: int, **given: Any) -> None:
     outline.handed += count
-    outline.saved, outline.fresh = False, True
+    outline.saved, outline.fresh, outline.still, outline.stood = False, True, False, False
 
 
 class TrainingMoves(Player):
@@ -198,6 +231,8 @@ class TrainingMoves(Player):
     def compare(self) -> str:
         """Compare the full parameters with the reference's; on all ranks they are equal bit for bit."""
         self.sides.compare()
+        if self.model.watched and (self.model.saves_some or self.sides.all_handed):
+            self.sides.ask()
         return " ".join(digests(self.sides.training.values).values())
 
     @move("parity.train", **_STEPS)
@@ -212,15 +247,17 @@ class TrainingMoves(Player):
         spoiled: str = "",
         by: int = 0,
         waits: bool = False,
+        skips_in: tuple[int, ...] = (),
     ) -> None:
         """Train for one step, or for several, each on microbatches of its own.
 
-        ``skips``: these parameters go unused, on the ranks ``skipped_by`` or on all. ``rows``: how many rows a
+        ``skips``: these parameters go unused, on the ranks ``skipped_by`` or on all, in the microbatches ``skips_in``
+        or in all. ``rows``: how many rows a
         microbatch of each rank has. ``spoiled``: the targets of rank ``by`` are this value, inf, nan or large.
         ``waits``: nothing may change a while after.
         """
         sides = self.sides
-        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by)
+        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by, skips_in)
         for time in range(times):
             sides.step(step, self.number, time)
             for scheduler in self.schedulers:
@@ -267,31 +304,49 @@ class TrainingMoves(Player):
     @move(
         "alias",
         needs=lambda outline: ["changed rates", *only_if(not outline.closures)],
-        needs_of={"option": lambda outline, option: only_if(option in _options(outline)), "in_place": NEVER},
+        needs_of={
+            "option": lambda outline, option: only_if(option in _options(outline)),
+            "in_place": NEVER,
+            "to": lambda outline, option, to: only_if(can_be_set(outline.model.row.optimizer, option, to)),
+        },
         then=_changed,
         drawn={
             "option": lambda outline: ["lr"] * 4 + [*_options(outline)],
             "factor": (0.5, 2.0),
             "group": (-1, -1, 0, 1),
+            "to": ("", "", "", "zero", "default"),
         },
         kinds=(
             {"factor": 0.5},
             {"factor": 2.0, "group": 0},
             {"option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
         ),
+        further={
+            3: (
+                {"to": "zero"},
+                {"to": "zero", "group": 0},
+                {"to": "default"},
+                {"to": "zero", "option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
+            )
+        },
         often=2,
         shown_by="step",
         writes=("option",),
         reads=("option", "group"),
     )
-    def change(self, option: str = "lr", factor: float = 0.5, group: int = -1, in_place: bool = False) -> None:
+    def change(
+        self, option: str = "lr", factor: float = 0.5, group: int = -1, in_place: bool = False, to: str = ""
+    ) -> None:
         """Multiply an option of one of the groups, or of all if there is none of this number; 0 becomes an eighth.
 
-        ``in_place``: the option is a tensor, which is filled.
+        ``in_place``: the option is a tensor, which is filled. ``to``: set it to ``zero`` or to its ``default``.
         """
 
         def change(groups: list[dict[str, Any]]) -> None:
             chosen = groups if group not in range(len(groups)) else [groups[group]]
+            if to:
+                set_option(chosen, option, factor, self.model.row.optimizer, to)
+                return
             values = [each[option] * factor or 0.125 for each in chosen]  # groups may share a tensor
             for each, value in zip(chosen, values, strict=True):
                 if in_place:
@@ -330,6 +385,7 @@ class TrainingMoves(Player):
             "weight_decay": (None, 0.25),
         },
         kinds=({"count": 1, "lr": 0.25}, {"count": 1}),
+        further={3: ({"count": 1, "weight_decay": lambda outline: 0.0 if outline.decays else None},)},
         often=3,
         writes=("group",),
         reads=("group",),

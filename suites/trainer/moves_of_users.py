@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,37 +12,125 @@ from everyrank.suites.arena.groups import error_of, root
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.move import move
+from everyrank.suites.moves.move import NEVER, move, only_if
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.moves_of_training import TrainingMoves
+from everyrank.suites.trainer.outline import Outline
 from torch import nn
 from torch.distributed.tensor import DTensor
+
+
+def _writing_needs(outline: Outline) -> Iterator[str]:
+    yield "written parameters"
+    if outline.missed:
+        yield "written parameters after errors"
+    yield from only_if(not (outline.closures or outline.spoiled))
+
+
+def _hooking_needs(outline: Outline, on: str) -> Iterator[str]:
+    yield f"hooks of {on}s"
+    yield from only_if(not (outline.closures or outline.spoiled or outline.sparse))
+
+
+def _missing_needs(outline: Outline) -> Iterator[str]:
+    yield "errors everywhere"
+    if outline.unused:
+        yield "errors with unused parameters"
+    if outline.missed:
+        yield "errors in a row"
+    # A forward that fails may have changed a buffer, and a hook a rate.
+    yield from only_if(not (outline.closures or outline.spoiled or outline.fresh or outline.rate_hooked))
+    yield from only_if(not outline.model.counts)
+
+
+def _missed(outline: Outline, **given: Any) -> None:
+    outline.missed = True
+
+
+def _hooked_by(outline: Outline, on: str) -> None:
+    outline.rate_hooked |= on == "rate"
+
+
+def _writing_buffers_needs(outline: Outline) -> Iterator[str]:
+    yield "written buffers"
+    yield from only_if(outline.model.buffer and not outline.spoiled)
 
 
 class UserMoves(TrainingMoves):
     """What is done with the model and the optimizer themselves, on both sides."""
 
-    @move("written", writes=("parameter",))
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.hooks: list[Any] = []
+
+    @move(
+        "written",
+        needs=_writing_needs,
+        needs_of={"anew": "parameters of new memory"},
+        drawn={"anew": (False, True)},
+        kinds=(),
+        further={2: ({}, {"anew": True})},
+        shown_by="step",
+        writes=("parameter",),
+    )
     def overwrite(self, anew: bool = False) -> None:
         """Halve the parameters of the model, in place or in new memory."""
         self._write(lambda model: model.named_parameters(), lambda value: value * 0.5, anew)
 
-    @move("written", writes=("buffer",))
+    @move(
+        "written",
+        needs=_writing_buffers_needs,
+        needs_of={"anew": "buffers of new memory"},
+        drawn={"anew": (False, True)},
+        kinds=(),
+        further={2: ({}, {"anew": True})},
+        shown_by="step",
+        writes=("buffer",),
+    )
     def overwrite_buffers(self, anew: bool = False) -> None:
         """Add a quarter to the buffers of the model that are real numbers, in place or as new tensors."""
         self._write(lambda model: model.named_buffers(), lambda value: value + 0.25, anew)
 
-    @move("hooks", writes=("hook",), reads=("frozen",))
+    @move(
+        "hooks",
+        needs=_hooking_needs,
+        then=_hooked_by,
+        drawn={"on": ("gradient", "rate")},
+        kinds=(),
+        further={2: ({"on": "gradient"}, {"on": "rate"})},
+        shown_by="step",
+        writes=("hook",),
+        reads=("frozen",),
+    )
     def hook(self, on: str) -> None:
-        """Add hooks: they halve each gradient as it comes, or the rates before each step."""
+        """Add hooks, until a state is loaded: they halve each gradient as it comes, or the rates before each step."""
         with subject_acts("a hook"):
             training = self.sides.training
-            _hook(training.model, training.trainer, on)
+            self.hooks += _hooked(training.model, training.trainer, on)
         for alone in filter(None, (self.sides.alone, self.sides.as_torch)):
-            _hook(alone.model, alone, on)
+            self.hooks += _hooked(alone.model, alone, on)
 
-    @move("errors.everywhere", writes=("gradient",), reads=("gradient",))
+    def unhook(self) -> None:
+        """Remove all hooks."""
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    @move(
+        "errors.everywhere",
+        needs=_missing_needs,
+        needs_of={
+            "parts": lambda outline: ["microbatches", "errors of microbatches", *only_if(not outline.sparse)],
+            "in_backward": NEVER,
+        },
+        then=_missed,
+        drawn={"parts": (1, 2)},
+        kinds=(),
+        further={2: ({}, {"parts": 2})},
+        shown_by="step",
+        writes=("gradient",),
+        reads=("gradient",),
+    )
     def miss(self, parts: int = 1, in_backward: bool = False) -> None:
         """Let the last loss of a step raise on all ranks, or its backward: all raise, and nothing has changed."""
         training = self.sides.training
@@ -70,14 +158,11 @@ class UserMoves(TrainingMoves):
             _write(alone.model, chosen, changed, anew=False)
 
 
-def _hook(model: nn.Module, trained: Any, on: str) -> None:
-    """Add hooks to the parameters that are trained, or one to the optimizer."""
+def _hooked(model: nn.Module, trained: Any, on: str) -> list[Any]:
+    """Return the handles of new hooks, of the parameters that are trained or of the optimizer."""
     if on == "rate":
-        trained.optimizer.register_step_pre_hook(_halve_rates)
-        return
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.register_hook(lambda gradient: gradient * 0.5)
+        return [trained.optimizer.register_step_pre_hook(_halve_rates)]
+    return [each.register_hook(lambda gradient: gradient * 0.5) for each in model.parameters() if each.requires_grad]
 
 
 def _halve_rates(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -28,12 +28,21 @@ class Outline(ModelOutline[Model]):
     saved: bool = False
     loaded: bool = False
     spoiled: bool = False
+    still: bool = False
+    """Whether the rate of all groups is zero."""
+    stood: bool = False
+    """Whether there was a step since."""
+    missed: bool = False
+    """Whether the last step has failed."""
+    rate_hooked: bool = False
+    """Whether a hook changes the rates, also in a step that fails then."""
     scheduled: bool = False
     """Whether there is a scheduler, or was: it leaves initial rates in the groups."""
     keeps: bool = field(init=False)
     """Whether the optimizer keeps something for each parameter: after a step, if it does not yet but will."""
     will_keep: bool = field(init=False)
     saved_keeps: bool = False
+    saved_still: tuple[bool, bool] = (False, False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +75,10 @@ class Outline(ModelOutline[Model]):
 
     def has(self, dtype: str) -> bool:
         return any(param.dtype == dtype for param in self.model.params)
+
+    @property
+    def complex(self) -> bool:
+        return any(param.dtype.startswith("complex") for param in self.model.params)
 
     @property
     def decays(self) -> bool:

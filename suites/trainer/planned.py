@@ -35,6 +35,8 @@ class Planned(Model):
         drawn = [self.plan.batch(index, number + time, part) for part in range(step.parts)]
         rows = step.rows[index] if step.rows else None
         found = [Microbatch(batch.inputs[:rows], batch.targets[:rows], step.parts) for batch in drawn]
+        if step.skips_in:
+            return step.prepared(found, lambda skips: setattr(module, "skip", bool(skips)), index)
         if not step.spoiled or index != step.by:
             return found
         return [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.groups import NAMES_RANKS, own_group
 from everyrank.suites.moves.model import (
     PARAMS,
@@ -19,7 +20,7 @@ from everyrank.suites.moves.model import (
     without_two_kinds,
 )
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
-from everyrank.suites.trainer.features import FEATURES
+from everyrank.suites.trainer.features import FEATURES, OPTIMIZERS
 from everyrank.suites.trainer.model import Group, Model, Param
 from everyrank.suites.trainer.moves_of_states import ApartMoves
 from everyrank.suites.trainer.outline import Outline, needed_by
@@ -38,13 +39,33 @@ _OPTIMIZERS = (
 )
 
 #: What a parameter is like, in crossings of any layer.
-_PARAMS = PARAMS | {"cancels": (Param("", (3,), cancels=True),)}
+_PARAMS = PARAMS | {
+    "cancels": (Param("", (3,), cancels=True),),
+    "complex-scalar": (Param("", (), dtype="complex128"),),
+    "complex-transposed": (Param("", (3, 4), "transposed", dtype="complex128"),),
+    "complex64": (Param("", (3,), dtype="complex64"),),
+    "large-fp32": (Param("", (1031,), dtype="float32"),),
+}
+
+#: The kinds that those with two properties are of.
+_LIKE = {
+    "complex-scalar": "complex",
+    "complex-transposed": "complex",
+    "complex64": "fp32",
+    "large-fp32": "fp32",
+}
 
 #: Those of further crossings: beside a coarse sum and beside sparse gradients only optimizers without a state go.
-_USUAL = tuple(name for name in _PARAMS if name not in ("fp32", "sparse"))
+_USUAL = (*(name for name in PARAMS if name not in ("fp32", "sparse")), "cancels")
+
+#: Those of the third layer.
+_UNUSUAL = (*_USUAL, *_LIKE)
 
 #: How the parameters are grouped: not at all; in two groups; in one, so that the others are added.
 _GROUPS = ("", "two", "some")
+
+#: Those of the third layer: two whose options are zero; one, so that a state is saved before the others are added.
+_FURTHER_GROUPS = (*_GROUPS, "zeros", "later")
 
 #: What differs between the ranks as they start.
 _STARTS = ("alike", "values", "buffers", "orders")
@@ -63,6 +84,28 @@ _FLOWS = (
 )
 
 
+#: The features of a subject whose user may ask for the state after any move.
+_STATES = (
+    frozenset(feature for feature in FEATURES if feature == "states" or feature.startswith("states of "))
+    - {f"states of {row.name}" for row in OPTIMIZERS}
+    - {"states of some groups", "states of the first rank"}
+)
+_STATES |= {"states in between"}
+
+#: The models for flows of the last layer.
+_FURTHER_TRAITS = (*_FLOW_TRAITS, "values", "watched")
+_FURTHER_FLOWS = (
+    (3, "Adam-everything", "plain", "scalar", "row", "later", "counts", "one", "", True),
+    (2, "SGD-momentum", "plain", "transposed", "row", "", "counts", "two", "equal", True),
+    (3, "AdamW-defaults", "large", "zero", "plain", "zeros", "values", "one", "", True),
+    (2, "Adagrad-lr", "shared", "complex-scalar", "plain", "later", "buffers", "two", "", False),
+    (3, "RMSprop-everything", "gaps", "row", "scalar", "zeros", "counts", "one", "equal", True),
+    (2, "Adadelta-defaults", "row", "complex-transposed", "zero", "later", "alike", "two", "", True),
+    (3, "SGD-everything", "plain", "unused", "cancels", "two", "buffers", "one", "", False),
+    (2, "ASGD-defaults", "large", "scalar", "plain", "zeros", "orders", "two", "", True),
+)
+
+
 class TrainerPlayer(ApartMoves):
     """Subject and reference of ``trainer``."""
 
@@ -75,10 +118,9 @@ class TrainerPlayer(ApartMoves):
     }
     crossings = "crossings.txt"
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    further_flows = tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FURTHER_FLOWS)
     holes = {
-        "buffer": "open: no forward changes one, so a subject that does not save buffers stays unseen",
         "generator": "open: no model draws numbers, as dropout does",
-        "hook": "open: no move adds a hook",
     }
     outline = Outline
     drawing = "everyrank.suites.trainer.drawing:ModelDrawing"
@@ -97,14 +139,23 @@ class TrainerPlayer(ApartMoves):
 
     further: ClassVar[tuple[Mapping[str, tuple[Any, ...]], ...]] = (
         {"param1": _USUAL, "param2": _USUAL, "param3": _USUAL, "values": ("", "edges")},
+        {"start": (*_STARTS, "counts"), "watched": (False, True)},
+        {
+            "param1": _UNUSUAL,
+            "param2": _UNUSUAL,
+            "param3": _UNUSUAL,
+            "groups": _FURTHER_GROUPS,
+            "values": ("", "edges", "equal"),
+        },
     )
+    further_scripts = {2: 20, 3: 32}
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
-        found, special = without_two_kinds(traits, ("sparse", "fp32", "complex"))
+        found, special = without_two_kinds(traits, ("sparse", "fp32", "complex"), _LIKE)
         params = [traits["param1"], traits["param2"], traits["param3"]]
-        if "fp32" in params or not takes(found["optimizer"], special):
+        if "fp32" in (*params, special) or not takes(found["optimizer"], special):
             found["optimizer"] = "SGD-lr"  # others amplify the error of a coarse sum
         if found["start"] == "orders" and "tied" in params:
             found["start"] = "values"  # a parameter with two names goes by that which was registered first
@@ -123,19 +174,25 @@ class TrainerPlayer(ApartMoves):
             optimizer, variant = "SGD", "momentum"
         start = traits["start"]
         frozen = any(param.frozen for param in params)
+        counts = start == "counts" and {"buffers", "counting buffers"} <= features
+        groups = traits["groups"] if traits["groups"] != "later" or "states of some groups" in features else "some"
         own_values = "own values" in features and (not frozen or "own frozen values" in features)
         return Model(
             size=size,
             layers=(size,) if traits["layers"] == "two" or not params else (),
             params=tuple(params),
-            buffer=start == "buffers" and "buffers" in features,
+            buffer=(start == "buffers" and "buffers" in features) or counts,
             optimizer=optimizer,
             variant=variant,
-            groups=_groups(traits["groups"], len(params), features),
+            groups=_groups(groups, len(params), features, optimizer),
             own_values=start == "values" and own_values,
             own_buffer=start == "buffers" and {"buffers", "own buffers"} <= features,
             reordered=(size - 1,) if start == "orders" and "orders of registration" in features else (),
             edges=traits.get("values") == "edges",
+            equal=traits.get("values") == "equal",
+            counts=counts,
+            watched=traits.get("watched", False) and _STATES | {f"states of {optimizer}"} <= features,
+            saves_some=groups == "later",
             losses="losses" in features,
         )
 
@@ -153,8 +210,9 @@ class TrainerPlayer(ApartMoves):
         yield replace(model, optimizer="SGD", variant="lr")
         yield replace(model, optimizer="SGD", variant="momentum")
         yield replace(model, own_values=False, own_buffer=False, reordered=())
-        yield replace(model, edges=False)
-        yield replace(model, buffer=False, own_buffer=False)
+        yield replace(model, edges=False, equal=False)
+        yield replace(model, buffer=False, own_buffer=False, counts=False)
+        yield replace(model, watched=False)
         yield from with_each(model, plain)
 
     @classmethod
@@ -165,7 +223,10 @@ class TrainerPlayer(ApartMoves):
             yield
 
 
-def _groups(kind: str, count: int, features: frozenset[str]) -> tuple[Group, ...]:
+def _groups(kind: str, count: int, features: frozenset[str], optimizer: str) -> tuple[Group, ...]:
     if kind == "two" and count and "groups" in features:
         return (Group(count - 1), Group(1, lr=0.25))
-    return (Group(0),) if kind == "some" and count and "added groups" in features else ()
+    if kind == "zeros" and count and "groups" in features:
+        decay = 0.0 if "weight_decay" in row(optimizer).fullest.arguments else None
+        return (Group(count - 1, weight_decay=decay), Group(1, lr=0.0))
+    return (Group(0),) if kind in ("some", "later") and count and "added groups" in features else ()

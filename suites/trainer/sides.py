@@ -167,6 +167,16 @@ class Sides:
             self.training.trainer.add_param_group(copy.deepcopy(group))
         self.alone.add_param_group(group)
 
+    @property
+    def all_handed(self) -> bool:
+        """Whether each parameter is in a group."""
+        return not self.groups or sum(group.count for group in self.groups) == len(self.made_of.params)
+
+    def ask(self) -> None:
+        """Ask for the state, and make nothing of it."""
+        with subject_acts("state_dict"):
+            self.training.trainer.state_dict()
+
     def state(self) -> Any:
         """Return a copy of the state."""
         with subject_acts("state_dict"):

@@ -195,5 +195,5 @@ def test_a_kind_of_arguments_that_came_later_is_in_scripts_for_flows_alone() -> 
 def test_the_command_prints_the_table_of_a_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cases", "trainer", "--moves"]) == 0
     out = capsys.readouterr().out
-    assert "hole: buffer: no move changes it before a save: open: no forward changes one" in out
-    assert "flows from a change to what looks at it: 420 of 540 are in the crossings of the default profile" in out
+    assert "hole: generator: no move changes or reads it: open: no model draws numbers" in out
+    assert "flows from a change to what looks at it: 688 of 853 are in the crossings of the default profile" in out

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from everyrank.fixtures.optimizers import Row, rows
 from everyrank.suites.arena.groups import own_group
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import Arena
+from everyrank.suites.trainer.arena import SAME_GRAPH, Arena
 from everyrank.suites.trainer.contract import CONTRACT
 from everyrank.suites.trainer.law_player import playing
 from everyrank.suites.trainer.points import TrainingPoint
@@ -47,29 +48,52 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MissPoint(TrainingPoint):
-    """A point that fixes in which microbatch a step fails, and whether in backward."""
+    """A point that fixes in which microbatch a step fails, whether in backward, and what follows."""
 
     parts: int = 1
     in_backward: bool = False
+    writes: bool = False
+    """Whether the user writes into the parameters then."""
+    parts_after: int = 1
+    twice: bool = False
+    """Whether the step fails once more, in its first microbatch."""
+    skips: bool = False
+    """Whether the last rank does not use a parameter in the first step after that."""
 
 
 def _misses() -> Iterator[MissPoint]:
-    for label, given in (("loss", {}), ("second", {"parts": 2}), ("backward", {"in_backward": True})):
-        make = partial(MissPoint, **given)
+    for label, model, given in (
+        ("loss", "plain", {}),
+        ("second", "plain", {"parts": 2}),
+        ("backward", "plain", {"in_backward": True}),
+        ("microbatches", "plain", {"parts_after": 2}),
+        ("unused", "unused", {}),
+        ("written", "plain", {"writes": True}),
+        ("twice", "plain", {"parts": 2, "twice": True}),
+        ("some-ranks", "optional", {"parts": 2, "twice": True, "skips": True}),
+    ):
+        make: Any = partial(MissPoint, **given)
         core = (3,) if label == "second" else ()
-        yield from points.each_size(make, 2, 3, label=label, steps=3, variant="momentum", core=core)
+        yield from points.each_size(make, 2, 3, label=label, model=model, steps=3, variant="momentum", core=core)
 
 
 @law("errors.everywhere", _misses, groups=("TRAINED", "SCALED"))
 def errors_everywhere(arena: Arena, point: MissPoint) -> None:
     """If a step fails on all ranks alike, all raise that error, nothing has changed, and training goes on.
 
-    The loss of the last microbatch raises, or its backward. Nothing of that step is left for the next one.
+    The loss of the last microbatch raises, or its backward. Nothing of that step is left for the next one, which may
+    have several microbatches, or for what the user writes into the parameters.
     """
     with own_group(), playing(arena, point.plan) as player:
         player.step()
         player.miss(point.parts, point.in_backward)
-        player.step(times=2)
+        if point.twice:
+            player.miss()
+        if point.skips and SAME_GRAPH not in arena.subject.declares:
+            player.step(skips=(0,), skipped_by=(point.size - 1,), skips_in=(0,))
+        if point.writes:
+            player.overwrite()
+        player.step(times=2, parts=point.parts_after)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+from everyrank.fixtures.models import Model, Plain
+from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import Arena
+from everyrank.suites.trainer.arena import SAME_GRAPH, Arena
 from everyrank.suites.trainer.contract import CONTRACT
 from everyrank.suites.trainer.law_player import follow, playing
 from everyrank.suites.trainer.points import TrainingPoint
@@ -19,6 +22,22 @@ _MODELS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("frozen", "buffers", "scalars", "empty", "few-rows", "views", "gaps", "equal-shapes"), ()),
     **dict.fromkeys(("tied", "unused", "non-contiguous", "mixed-dtypes", "complex"), (2,)),
 }
+
+
+class Counting(Plain):
+    """Finds forwards on copies of the buffers, and buffers that are sent anew: each forward changes what it adds."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype)
+        self.register_buffer("shift", torch.zeros((), dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x) + self.get_buffer("shift")
+        self.get_buffer("shift").add_(0.125)
+        return out
+
+
+COUNTING = Model("counting", Counting, frozenset({"buffers"}))
 
 #: The ranks that do not use the branch; negative numbers count from the end.
 _SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}}
@@ -39,6 +58,7 @@ def _models() -> Iterator[TrainingPoint]:
     yield from points.plain(
         2, 3, label="unused-later", model="optional", skips=everywhere, skips_from=2, steps=3, core=(2,)
     )
+    yield from points.plain(2, 3, label="counting", model=COUNTING, steps=3, core=())
     yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2, core=())
 
 
@@ -46,9 +66,14 @@ def _models() -> Iterator[TrainingPoint]:
 def models(arena: Arena, point: TrainingPoint) -> None:
     """Every kind of parameter trains as in one process: tied, frozen, unused, without dimensions or elements, ...
 
-    A parameter that no rank uses keeps its value and its state; if some ranks use it, the others count as zero.
+    A parameter that no rank uses keeps its value and its state; if some ranks use it, the others count as zero. What
+    a forward writes into a buffer is there for the next one.
     """
-    follow(arena, point.plan)
+    if point.plan.model is not COUNTING:
+        follow(arena, point.plan)
+        return
+    with playing(arena, point.plan) as player:
+        player.step(times=point.plan.steps, parts=point.plan.parts)
 
 
 def _rows() -> Iterator[TrainingPoint]:
@@ -62,18 +87,39 @@ def mean(arena: Arena, point: TrainingPoint) -> None:
     follow(arena, point.plan)
 
 
-def _accumulations() -> Iterator[TrainingPoint]:
+@dataclass(frozen=True, kw_only=True)
+class AccumulationPoint(TrainingPoint):
+    """A point that may name a microbatch which uses less than the others, on all ranks."""
+
+    skips_in: tuple[int, ...] = ()
+
+
+def _accumulations() -> Iterator[AccumulationPoint]:
     for parts in (2, 3, 5):
-        yield from points.plain(1, 2, 3, label=f"parts{parts}", core=(3,) if parts == 3 else (), parts=parts, steps=3)
-    skips = frozenset({0})
-    yield from points.plain(2, label="unused-on-first-rank", model="optional", skips=skips, parts=2, core=())
-    yield from points.plain(2, label="sparse", model="sparse-sum", variant="lr", parts=2, core=())
+        core = (3,) if parts == 3 else ()
+        yield from points.each_size(
+            AccumulationPoint, 1, 2, 3, label=f"parts{parts}", core=core, parts=parts, steps=3
+        )
+    for label, given in (
+        ("unused-on-first-rank", {"model": "optional", "skips": frozenset({0})}),
+        ("sparse", {"model": "sparse-sum", "variant": "lr"}),
+    ):
+        yield from points.each_size(AccumulationPoint, 2, label=label, parts=2, core=(), **given)
+    for number, label in enumerate(("first-unused", "last-unused")):
+        make = partial(AccumulationPoint, skips_in=(number,))
+        yield from points.each_size(make, 2, label=label, model="optional", parts=2, core=())
 
 
 @law("accumulate", _accumulations, groups=("TRAINED", "SCALED"))
-def accumulate(arena: Arena, point: TrainingPoint) -> None:
-    """A step on k microbatches follows the sum of their losses."""
-    follow(arena, point.plan)
+def accumulate(arena: Arena, point: AccumulationPoint) -> None:
+    """A step on k microbatches follows the sum of their losses, also if not all of them use the same parameters."""
+    if not point.skips_in:
+        follow(arena, point.plan)
+        return
+    if SAME_GRAPH in arena.subject.declares:
+        raise NotApplicable("the subject needs the same parameters in each microbatch")
+    with playing(arena, point.plan) as player:
+        player.step(times=point.plan.steps, parts=point.plan.parts, skips=(0,), skips_in=point.skips_in)
 
 
 def _clips() -> Iterator[TrainingPoint]:

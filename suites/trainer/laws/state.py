@@ -36,9 +36,10 @@ def _each_optimizer(core: tuple[str, ...] = ()) -> Iterator[TrainingPoint]:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTripPoint(TrainingPoint):
-    """A point that may change the learning rate before the state is saved."""
+    """A point that may change the learning rate before the state is saved, or add a group after it was loaded."""
 
     rate: float | None = None
+    added: bool = False
 
 
 def _round_trips() -> Iterator[RoundTripPoint]:
@@ -56,6 +57,9 @@ def _round_trips() -> Iterator[RoundTripPoint]:
     yield from points.each_size(
         RoundTripPoint, 2, label="groups", steps=4, optimizer="Adam", variant="groups", core=(2,)
     )
+    yield from points.each_size(
+        partial(RoundTripPoint, added=True), 2, label="added", steps=4, variant="momentum", core=()
+    )
 
 
 @law("state.round-trip", _round_trips, groups=("TRAINED", "SCALED", "STATE"))
@@ -63,8 +67,12 @@ def round_trip(arena: Arena, point: RoundTripPoint) -> None:
     """A state, loaded into a fresh trainer of another model, goes on as if the training had never stopped.
 
     The state has the parameters, the optimizer's state with its step counts, and the options of the groups. If the
-    optimizer itself, plain torch.optim's, parts by saving and loading, as NAdam does, the trainer may part alike.
+    optimizer itself, plain torch.optim's, parts by saving and loading, as NAdam does, the trainer may part alike. A
+    group may be added after a state of the others was loaded.
     """
+    if point.added:
+        _add_after_loading(arena, point)
+        return
     with playing(arena, point.plan) as player:
         player.step()
         player.save()  # also before the state that counts
@@ -73,6 +81,21 @@ def round_trip(arena: Arena, point: RoundTripPoint) -> None:
             player.change(factor=point.rate)
         player.save()
         player.step()  # what was saved does not change any more
+        player.load(fresh=True)
+        player.step(times=2)
+
+
+def _add_after_loading(arena: Arena, point: RoundTripPoint) -> None:
+    groups: list[dict[str, Any]] = [{"params": ["first.weight", "last.bias"]}]
+    added = {"params": ["first.bias", "last.weight"], "lr": 0.25}
+    with playing(arena, point.plan, given=groups) as player:
+        player.step()
+        player.save()
+        player.load(fresh=True)
+        player.sides.add(added)
+        groups.append(added)
+        player.step()
+        player.save()
         player.load(fresh=True)
         player.step(times=2)
 

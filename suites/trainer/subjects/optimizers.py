@@ -147,6 +147,9 @@ IN_BACKWARD = Subject(
     lacks={
         "accumulate[*]": Lack(TypeError, "one backward is one step"),
         "errors.everywhere[second-*]": Lack(TypeError, "one backward is one step"),
+        "errors.everywhere[some-*]": Lack(TypeError, "one backward is one step"),
+        "errors.everywhere[twice-*]": Lack(TypeError, "one backward is one step"),
+        "errors.everywhere[microbatches-*]": Lack(TypeError, "one backward is one step"),
         "hooks[rate-*]": Lack(AttributeError, "there is one optimizer for each parameter"),
         "clip[*]": Lack(TypeError, "no gradient is left when the norm is known"),
         "non-finite[inf-clipped-*]": Lack(TypeError, "no gradient is left when the norm is known"),
@@ -156,6 +159,7 @@ IN_BACKWARD = Subject(
         "alias[scheduler-*]": Lack(AttributeError, "there is one optimizer for each parameter"),
         "alias[resumed-*]": Lack(AttributeError, "there is one optimizer for each parameter"),
         "parity.groups[added-*]": Lack(AttributeError, "no groups are added"),
+        "state.round-trip[added-*]": Lack(AttributeError, "no groups are added"),
     },
     declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH}),
     known="in_backward.toml",

@@ -173,7 +173,16 @@ _LACKS = {
 } | dict.fromkeys(
     [
         f"parity.models[{model}*]"
-        for model in ("tied-", "mixed-dtypes-", "complex-", "unused-on-", "unused-later-", "scalars-", "buffers-")
+        for model in (
+            "tied-",
+            "mixed-dtypes-",
+            "complex-",
+            "unused-on-",
+            "unused-later-",
+            "scalars-",
+            "buffers-",
+            "counting-",
+        )
     ]
     + [
         "parity.models[few-rows-*]",
@@ -182,7 +191,14 @@ _LACKS = {
         "clip[tied-*]",
         "clip[mixed-dtypes-*]",
     ]
-    + ["accumulate[sparse-*]", "accumulate[unused-*]", "equal[unused-*]"]
+    + [
+        "accumulate[sparse-*]",
+        "accumulate[unused-*]",
+        "accumulate[first-*]",
+        "accumulate[last-*]",
+        "errors.everywhere[some-*]",
+        "equal[unused-*]",
+    ]
     + ["state.round-trip[tied-*]", "state.round-trip[buffers-*]", "written[buffers-*]"],
     _CHAIN,
 )
