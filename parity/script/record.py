@@ -62,18 +62,10 @@ class Recorder:
         nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
         optimizers.register_optimizer_step_pre_hook(self._before_step)
         optimizers.register_optimizer_step_post_hook(self._after_step)
-        self._wrap(torch.autograd, "backward", self._backward)
-        self._wrap(torch.Tensor, "backward", self._backward)
-        self._wrap(nn.utils, "clip_grad_norm_", self._clip)
+        _wrap(torch.autograd, "backward", self._backward)
+        _wrap(torch.Tensor, "backward", self._backward)
+        _wrap(nn.utils, "clip_grad_norm_", self._clip)
         nn.utils.clip_grad.clip_grad_norm_ = nn.utils.clip_grad_norm_
-
-    @staticmethod
-    def _wrap(owner: Any, name: str, method: Callable[..., Any]) -> None:
-        """Let a method of ours stand between a function of torch's and those that call it."""
-        setattr(owner, name, functools.wraps(getattr(owner, name))(functools.partial(method, getattr(owner, name))))
-        if isinstance(owner, type):
-            inner = getattr(owner, name)
-            setattr(owner, name, functools.wraps(inner)(lambda *given, **named: inner(*given, **named)))
 
     def note(self, text: str) -> None:
         """Keep a sentence on what was done to the script."""
@@ -240,3 +232,11 @@ class Recorder:
         self._kept.write_done()
         while True:
             time.sleep(3600)
+
+
+def _wrap(owner: Any, name: str, method: Callable[..., Any]) -> None:
+    """Let a method of ours stand between a function of torch's and those that call it."""
+    setattr(owner, name, functools.wraps(getattr(owner, name))(functools.partial(method, getattr(owner, name))))
+    if isinstance(owner, type):
+        inner = getattr(owner, name)
+        setattr(owner, name, functools.wraps(inner)(lambda *given, **named: inner(*given, **named)))
