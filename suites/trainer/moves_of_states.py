@@ -44,6 +44,12 @@ def _saved(outline: Outline) -> None:
     outline.saved_still = outline.still, outline.stood
 
 
+def _loading_needs(outline: Outline) -> Iterator[str]:
+    if outline.scheduled:
+        yield "states of scheduled rates"
+    yield from only_if(outline.saved)
+
+
 def _loaded(outline: Outline, **given: Any) -> None:
     outline.loaded, outline.spoiled, outline.rate_hooked = True, False, False
     outline.still, outline.stood = outline.saved_still
@@ -117,7 +123,7 @@ class StateMoves(UserMoves):
     @move(
         "state.round-trip",
         laws={"reordered": "state.in-order"},
-        needs=lambda outline: only_if(outline.saved),
+        needs=_loading_needs,
         needs_of={
             "reordered": lambda outline, fresh: ["states in another order", *only_if(fresh and not outline.tied)],
             "of_first": "states of the first rank",

@@ -32,6 +32,8 @@ def _step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]
         yield NEVER  # nothing can be seen until a state is loaded, or the rate is another
     if outline.missed and given.get("parts", 1) > 1:
         yield "microbatches after errors"
+    if outline.added and outline.rate_hooked:
+        yield "options of groups that were just added"
 
 
 def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
@@ -45,8 +47,8 @@ def _skipping_needs(
     outline: Outline, skips: tuple[int, ...], skipped_by: tuple[int, ...], parts: int, skips_in: tuple[int, ...]
 ) -> Iterator[str]:
     yield from only_if(max(skips) < outline.count)
-    if outline.missed and len(skipped_by) not in (0, outline.model.size):
-        yield "some ranks after errors"
+    if outline.missed:
+        yield "unused parameters after errors"
     if skips_in:
         yield "microbatches of some ranks"
         yield from only_if(max(skips_in) < parts)
@@ -78,7 +80,7 @@ def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator
 
 def _stepped(outline: Outline, **given: Any) -> None:
     outline.steps += given.get("times", 1) if outline.closures else 0
-    outline.fresh = outline.thawed = outline.missed = False
+    outline.fresh = outline.thawed = outline.missed = outline.added = False
     outline.stood |= outline.still
     outline.keeps = outline.will_keep
     outline.unused |= (
@@ -193,8 +195,17 @@ def _scheduled(outline: Outline, **given: Any) -> None:
     outline.scheduled = True
 
 
+def _changing_needs(outline: Outline) -> Iterator[str]:
+    yield "changed rates"
+    if outline.added:
+        yield "options of groups that were just added"
+    yield from only_if(not outline.closures)
+
+
 def _scheduling_needs(outline: Outline) -> Iterator[str]:
     yield "schedulers"
+    if outline.added:
+        yield "options of groups that were just added"
     if outline.loaded:
         yield "changed rates"
     yield from only_if(not outline.closures)
@@ -208,6 +219,7 @@ def _adding_needs(outline: Outline, count: int) -> Iterator[str]:
 def _added(outline: Outline, count: int, **given: Any) -> None:
     outline.handed += count
     outline.saved, outline.fresh, outline.still, outline.stood = False, True, False, False
+    outline.added = True
 
 
 class TrainingMoves(Player):
@@ -303,7 +315,7 @@ class TrainingMoves(Player):
 
     @move(
         "alias",
-        needs=lambda outline: ["changed rates", *only_if(not outline.closures)],
+        needs=_changing_needs,
         needs_of={
             "option": lambda outline, option: only_if(option in _options(outline)),
             "in_place": NEVER,

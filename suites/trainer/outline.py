@@ -23,6 +23,8 @@ class Outline(ModelOutline[Model]):
     """How many steps there were, if they are counted: LBFGS may do two."""
     fresh: bool = True
     """Whether some parameters have not been stepped yet."""
+    added: bool = False
+    """Whether a group was added after the last step."""
     thawed: bool = False
     """Whether a parameter was thawed, or frozen, after the last step."""
     saved: bool = False

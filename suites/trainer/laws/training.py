@@ -68,6 +68,8 @@ class AddedPoint(TrainingPoint):
     """A point that adds a group of parameters; without a step that is when the trainer is built."""
 
     after: int | None
+    by_default: bool = False
+    """Whether the group states no option, and its rate is changed before it has been stepped."""
 
 
 def _groups() -> Iterator[AddedPoint]:
@@ -79,6 +81,10 @@ def _groups() -> Iterator[AddedPoint]:
         core = (3,) if after == 2 else ()
         make = partial(AddedPoint, after=after)
         yield from points.each_size(make, 2, 3, label=f"added-after-{after}", steps=4, variant="momentum", core=core)
+    make = partial(AddedPoint, after=1, by_default=True)
+    yield from points.each_size(
+        make, 2, 3, label="added-by-default", steps=4, optimizer="AdamW", variant="defaults", core=()
+    )
 
 
 @law("parity.groups", _groups, groups=("TRAINED", "SCALED"))
@@ -88,10 +94,14 @@ def groups(arena: Arena, point: AddedPoint) -> None:
         follow(arena, point.plan)
         return
     first: dict[str, Any] = {"params": ["first.weight", "last.bias"]}
-    added = {"params": ["first.bias", "last.weight"], "lr": 0.25, "weight_decay": 0.5}
+    added: dict[str, Any] = {"params": ["first.bias", "last.weight"]}
+    if not point.by_default:
+        added |= {"lr": 0.25, "weight_decay": 0.5}
     with playing(arena, point.plan, given=[first]) as player:
         player.step(times=point.after)
         player.sides.add(added)
+        if point.by_default:
+            player.change()
         player.step(times=point.plan.steps - point.after)
 
 
