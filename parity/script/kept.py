@@ -49,7 +49,7 @@ class Facts:
     done: bool = False
     modules: list[str] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
-    """The modules of Python in which the classes of `modules` stand."""
+    """The modules of Python from which the classes of `modules` can be imported; empty if from none."""
     wrappers: list[str] = field(default_factory=list)
     optimizers: list[str] = field(default_factory=list)
     rate: float = 0.0

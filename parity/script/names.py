@@ -26,6 +26,15 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
+def kinds(module: nn.Module) -> tuple[type[nn.Module], str]:
+    """Return the class of the user's own module, and the name of its wrapper; FSDP2 has made a class of both."""
+    kind = type(unwrapped(module))
+    bases = [each.__name__ for each in kind.__bases__]
+    if len(bases) == 2 and bases[0] == "FSDPModule":
+        return kind.__bases__[1], bases[0]
+    return kind, type(module).__name__
+
+
 class Roots:
     """The modules that were called from outside of any other, in order."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from everyrank.parity.script import asked, replaced, rows
 from everyrank.parity.script.kept import Facts, Kept, Moment, part_of
-from everyrank.parity.script.names import Roots, unwrapped
+from everyrank.parity.script.names import Roots, kinds, unwrapped
 from everyrank.parity.values.lines import line_of_caller
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
@@ -112,9 +112,10 @@ class Recorder:
     def _begin(self, module: nn.Module) -> None:
         """Keep the weights with which a module begins."""
         facts = self._facts
-        facts.modules.append(type(unwrapped(module)).__name__)
-        facts.origins.append(type(unwrapped(module)).__module__)
-        facts.wrappers.append(type(module).__name__)
+        kind, wrapper = kinds(module)
+        facts.modules.append(kind.__name__)
+        facts.origins.append("" if "<locals>" in kind.__qualname__ else kind.__module__)
+        facts.wrappers.append(wrapper)
         facts.batch_norms = self._roots.batch_norms()
         kept = {name for moment in self._moments if moment.kind == "weight" for name in moment.parts}
         self._keep("weight", {name: each for name, each in self._roots.parameters().items() if name not in kept})

@@ -40,7 +40,10 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
         lines += [f"{head}{ranks_of(size)} and {called}: {first}", *more]
     lines += _notes(runs.values())
     if code == PART:
-        lines += first_test.lines(truth.facts[0], reference.script, others[-1].ranks)
+        lines.append(
+            "  a file with a test that compares each output and gradient with one process, in fp64, to begin with:"
+        )
+        lines += ["", *first_test.lines(truth.facts[0], reference.script, others[-1].ranks), ""]
     return code, lines
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.script.test_faults import printed
+from tests.parity.script.test_first_test import imported
 
 pytestmark = pytest.mark.group("clusters")
 
@@ -83,6 +84,10 @@ def test_shards_are_put_together_and_a_factor_is_named(tmp_path: Path, monkeypat
     )
     assert (code, text[: len(first)]) == (1, first), text
     assert "the loss (train.py:25) is 1/2 of one rank's" in text, text
+    test = text.partition("to begin with:\n\n")[2].partition("\n\n  ")[0]
+    assert "parallelize=lambda model: fully_shard(model)" in test, text
+    assert "# what makes the Sequential" in test, text
+    imported(test, tmp_path)
 
 
 @pytest.mark.parametrize(
