@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -104,7 +105,13 @@ class FullState(Adapter):
     """A subject whose state is made whole by the state_dict API of torch.distributed.checkpoint."""
 
     def state_dict(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.wrapped, self.optimizer, options=_FULL)
+        try:
+            model, optimizer = get_state_dict(self.wrapped, self.optimizer, options=_FULL)
+        except Exception as error:
+            # FullyShardedDataParallel has begun a profile without `with`: it ends with the frame that has it, and an
+            # end after the next one's beginning is an error of its own, in whatever runs then.
+            traceback.clear_frames(error.__traceback__)
+            raise
         return {"model": model, "optimizer": optimizer}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
