@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from everyrank.parity.judge.numbers import of_numbers
 from everyrank.parity.script.parting import Parting
 from everyrank.parity.script.runs import TIMES, Step, rounding
+from everyrank.suites.compare.patterns.texts import ranks_text
 
 
 def has_losses(*steps: Step) -> bool:
@@ -28,6 +30,8 @@ def parting_of_losses(
     if abs(mean - expected) <= allowed or all(abs(each - expected) <= allowed for each in numbers):
         return None
     line = next(moment.line for moment in mine.moments[0] if moment.kind == "loss")
+    if lost := [rank for rank, each in enumerate(numbers) if not math.isfinite(each)]:
+        return Parting(number, "loss", f"is {numbers[lost[0]]:g} on {ranks_text(lost)}", line)
     if abs(total - expected) <= allowed * len(numbers):
         text = f"is 1/{len(numbers)} of {called}'s, if the mean of the ranks' is taken: they add up to it"
         return Parting(number, "loss", text, line, besides="DDP and FSDP average gradients, and add none up")

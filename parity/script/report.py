@@ -8,12 +8,15 @@ from everyrank.parity.script import first_test
 from everyrank.parity.script.compare import Comparison
 from everyrank.parity.script.data import compared
 from everyrank.parity.script.kept import Facts, Kept
-from everyrank.parity.script.parting import lines_of
+from everyrank.parity.script.parting import SUBJECTS, lines_of
 from everyrank.parity.script.runs import Run, Step
 from everyrank.parity.script.start import Size
 from torch import Tensor
 
 AGREE, PART, UNKNOWN = 0, 1, 2
+
+#: What is to be a number; gradients at a clip need not: a GradScaler leaves out the step then.
+_NUMBERS = {"loss": "the loss"} | {kind: SUBJECTS[kind][0] for kind in ("gradient", "parameter")}
 
 
 def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[str]]:
@@ -28,7 +31,7 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
             return UNKNOWN, [head + run]
         runs[size.ranks] = run
     truth, again = runs[reference.ranks], read(moved)
-    problem = _not_again(truth, again, called)
+    problem = _no_number(truth, called) or _not_again(truth, again, called)
     if problem:
         return UNKNOWN, [head + problem]
     assert isinstance(again, Run)
@@ -102,6 +105,19 @@ def _tail(size: Size) -> str:
     for rank, status in sorted(size.statuses.items()):
         if status and (lines := size.output(rank).rstrip().splitlines()):
             return "\n".join([f"the end of rank {rank}'s output:", *(f"    {line}" for line in lines[-8:])])
+    return ""
+
+
+def _no_number(truth: Run, called: str) -> str:
+    """Return where the reference itself first has nan or inf in what it trains with."""
+    moments = ((number, each) for number, step in enumerate(truth.steps, 1) for rank in step.moments for each in rank)
+    for number, moment in moments:
+        for name, part in moment.parts.items() if moment.kind in _NUMBERS else ():
+            if not part.values.isfinite().all():
+                kind = "nan" if part.values.isnan().any() else "inf"
+                subject = _NUMBERS[moment.kind].format(name)
+                text = f"step {number}: {subject} is {kind} ({moment.line})"
+                return f"{called}: {text}, without any more ranks: mend that first"
     return ""
 
 

@@ -30,9 +30,12 @@ def text_of(
             for each in (held[bad[0]].values, expected)
         )
         return f"is {mine} instead of {wanted} on {ranks_text(bad)}"
-    if kind == "norm":
+    if kind == "norm" and held[bad[0]].values.isfinite().all():
         numbers = [float(each.values.reshape(-1)[0]) for each in held.values()]
         return of_numbers(numbers, float(expected.reshape(-1)[0]), other.size, []).text
+    if lost := [rank for rank in bad if not held[rank].values.isfinite().all()]:
+        kind = "nan" if any(held[rank].values.isnan().any() for rank in lost) else "inf"
+        return f"is {kind} on {ranks_text(lost)}"
     others, before = {}, None
     if kind in GRADIENTS or kind == "weight":
         others = {

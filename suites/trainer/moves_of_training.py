@@ -19,6 +19,7 @@ from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
 from everyrank.suites.trainer.outline import Outline
 from everyrank.suites.trainer.parameters import digests
 from everyrank.suites.trainer.sides import Sides
+from everyrank.suites.trainer.skipping import skipping_in_needs, skipping_needs
 from torch.optim.lr_scheduler import ExponentialLR
 
 #: A number whose gradient is finite, and whose square is not; nor is it in single precision.
@@ -41,34 +42,6 @@ def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
     yield from outline.clipping_needs(parts)
     if outline.sparse or outline.complex or outline.model.reordered or outline.handed < outline.count:
         yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
-
-
-def _skipping_needs(
-    outline: Outline, skips: tuple[int, ...], skipped_by: tuple[int, ...], parts: int, skips_in: tuple[int, ...]
-) -> Iterator[str]:
-    yield from only_if(max(skips) < outline.count)
-    if outline.missed:
-        yield "unused parameters after errors"
-    if skips_in:
-        yield "microbatches of some ranks"
-        yield from only_if(max(skips_in) < parts)
-    elif len(skipped_by) in (0, outline.model.size):
-        yield "parameters that no rank uses later"
-        yield from only_if(not outline.fresh)  # the law is about parameters that were used before
-    else:
-        yield "parameters that some ranks use"
-        if parts > 1:
-            yield "microbatches of some ranks"
-
-
-def _skipping_in_needs(
-    outline: Outline, skips: tuple[int, ...], skips_in: tuple[int, ...], parts: int
-) -> Iterator[str]:
-    if 0 in skips_in:
-        yield "parameters that the first microbatch skips"
-    if parts - 1 in skips_in:
-        yield "parameters that the last microbatch skips"
-    yield from only_if(skips)
 
 
 def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator[str]:
@@ -107,9 +80,9 @@ _STEPS: dict[str, Any] = {
     "needs_of": {
         "parts": lambda outline: ["sparse microbatches" if outline.sparse else "microbatches"],
         "max_norm": _clipping_needs,
-        "skips": _skipping_needs,
+        "skips": skipping_needs,
         "skipped_by": lambda outline, skips: only_if(skips),
-        "skips_in": _skipping_in_needs,
+        "skips_in": skipping_in_needs,
         "rows": "rows",
         "spoiled": _spoiling_needs,
         "by": lambda outline, spoiled: only_if(spoiled),

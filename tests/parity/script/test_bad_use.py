@@ -50,6 +50,14 @@ BAD = {
         TRAINS.replace("torch.Generator().manual_seed(step)", "None").replace("manual_seed(0)", "seed()"),
         "one rank: two runs are given other rows in step 1: seed the shuffle, and what is made up",
     ),
+    "has a loss of nan": (
+        TRAINS.replace(".mean().backward", ".mean().sub(99).log().backward"),
+        "one rank: step 1: the loss is nan (train.py:13), without any more ranks: mend that first",
+    ),
+    "has gradients of nan": (
+        TRAINS.replace("square().mean().backward", "mul(0).square().mean().sqrt().backward"),
+        "one rank: step 1: gradient of `weight` is nan (train.py:17), without any more ranks: mend that first",
+    ),
     "has a rank that goes": (
         TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    if rank: break\n"),
         "2 ranks: rank 1 ended the script before rank 0 had",
@@ -93,6 +101,25 @@ def test_cuda_and_nccl_are_replaced_and_named(tmp_path: Path, monkeypatch: pytes
             "  the CPU stands for CUDA (train.py:7)",
         ],
     )
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        (
+            "    optimizer.step()",
+            "    if rank: model.weight.grad /= 0\n    optimizer.step()",
+            "gradient of `weight` is inf on rank 1",
+        ),
+        (".mean().backward()", ".mean().div(1 - rank).backward()", "loss is inf on rank 1"),
+    ],
+)
+def test_what_is_no_number_on_more_ranks_alone_parts(
+    right: str, wrong: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, text = _run(tmp_path, monkeypatch, TRAINS.replace(right, wrong))
+    sentence = f"2 ranks and one rank: step 1: {sentence} (train.py"
+    assert (code, text[: len(sentence)]) == (1, sentence), text
 
 
 def test_other_batches_are_never_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
