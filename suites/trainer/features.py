@@ -64,7 +64,7 @@ FEATURES = {
     "nan": "non-finite[nan-*]",
     "clipped infinity": "non-finite[inf-clipped-*]",
     "groups": "parity.groups[SGD-groups-*]",
-    "added groups": "parity.groups[added-*]",
+    "added groups": "parity.groups[added-after-*]",
     "options of groups that were just added": "parity.groups[added-by-default-*]",
     "schedulers": "parity.schedule[*]",
     "changed rates": "alias[*]",
