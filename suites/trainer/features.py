@@ -67,7 +67,8 @@ FEATURES = {
     "added groups": "parity.groups[added-after-*]",
     "options of groups that were just added": "parity.groups[added-by-default-*]",
     "schedulers": "parity.schedule[*]",
-    "changed rates": "alias[*]",
+    # Not by a count, which a subject may lack that takes rates as they are changed.
+    "changed rates": "alias[scheduler-resumed-*]",
     "late changes": "late[*]",
     "states": "state.round-trip[rate-*]",
     "states of scheduled rates": "alias[resumed-by-count-*]",
