@@ -84,7 +84,7 @@ CAPABILITIES = (
     ),
     Capability(
         "groups",
-        ("parity.groups[*]", "parity.sparse[*-groups-*]", "state.round-trip[groups-*]"),
+        ("parity.groups[*]", "parity.sparse[*-groups-*]", "state.round-trip[groups-*]", "state.round-trip[added-*]"),
         _groups,
         text="build takes groups=[{'params': names, 'lr': 0.1}, ...]",
     ),

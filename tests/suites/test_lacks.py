@@ -289,6 +289,16 @@ def test_each_name_of_a_capability_stands_for_cases_of_its_contract() -> None:
                 assert matching(pattern, ids), (name, capability.name, pattern)
 
 
+def test_who_lacks_the_whole_of_a_capability_lacks_its_part() -> None:
+    for name in contracts():
+        ids = [case.short_id for case in cases(Subject("any", name, print))]
+        known = capabilities(contract(name))
+        for capability in known.values():
+            if capability.part_of:
+                rest = capability.needed_by(ids) - known[capability.part_of].needed_by(ids)
+                assert not rest, f"{name}: {capability.part_of} has all cases of {capability.name}, its part"
+
+
 def test_names_and_patterns_stand_side_by_side() -> None:
     clipping = Lack(NotImplementedError, "later")
     found = cases(replace(TRAINER, lacks={"clipping": clipping, "loss[*]": Lack(TypeError, "none")}))
