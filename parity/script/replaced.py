@@ -6,13 +6,13 @@ import contextlib
 import functools
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from everyrank.parity.script import samplers
 from everyrank.parity.values.lines import line_of_caller
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -25,7 +25,7 @@ def replace(note: Note, find: Note, options: Sequence[str]) -> None:
     """Put in place what the command asks for."""
     _backends(note)
     _devices(note)
-    _watch_samplers(find)
+    samplers.watch(find)
     if "global-batch" in options:
         _divide_batches(note)
     if "same-data" in options:
@@ -134,22 +134,6 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _watch_samplers(find: Note) -> None:
-    """Notice a sampler that shuffles each epoch alike, since nobody says which epoch it is."""
-    seen: Counter[tuple[int, int]] = Counter()
-
-    def iterate(inner: Callable[..., Any], self: Any) -> Any:
-        seen[id(self), self.epoch] += 1
-        if self.shuffle and seen[id(self), self.epoch] == 2:
-            find(
-                f"the DistributedSampler begins a second epoch in the order of the first ({line_of_caller()}): "
-                "call sampler.set_epoch(epoch) before each"
-            )
-        return inner(self)
-
-    _around(data.DistributedSampler, "__iter__", iterate)
-
-
 def _divide_batches(note: Note) -> None:
     size = _size()
 
@@ -160,9 +144,8 @@ def _divide_batches(note: Note) -> None:
                 note(f"the batch of {batch} rows cannot be divided by {size} ranks ({line_of_caller()})")
             else:
                 note(f"the batch of {batch} rows is {batch // size} on each of {size} ranks ({line_of_caller()})")
-                given = given[1:]
-                named["batch_size"] = batch // size
-                return inner(self, dataset, named.pop("batch_size"), *given, **named)
+                named.pop("batch_size", None)
+                return inner(self, dataset, batch // size, *given[1:], **named)
         return inner(self, dataset, *given, **named)
 
     _around(data.DataLoader, "__init__", loader)

@@ -103,3 +103,32 @@ def test_what_parts_by_design_is_named(
     script = f"model = DDP(net({between}))\noptimizer = torch.optim.SGD(model.parameters(), lr=.1)" + LOOP
     code, text = _run(tmp_path, monkeypatch, script)
     assert (code, text[: len(sentence)]) == (2, sentence), text
+
+
+def test_a_sampler_that_is_gone_through_twice_is_no_fault_unless_twice_to_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = """
+from torch.utils.data import DataLoader, DistributedSampler
+rows = torch.randn(16, 6)
+sampler = DistributedSampler(rows)
+loader = DataLoader(rows, 8 // size, sampler=sampler)
+held = DataLoader(rows[:8], 4, sampler=DistributedSampler(rows[:8]))
+next(iter(loader))
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for mine in loader:
+        optimizer.zero_grad()
+        model(mine).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine in held:
+                model(mine)
+"""
+    code, text = _run(tmp_path, monkeypatch, script)
+    assert (code, text.partition(" (")[0]) == (0, "the same training, in 3 steps"), text
+    code, text = _run(tmp_path, monkeypatch, script.replace("    sampler.set_epoch(epoch)\n", ""))
+    sentence = "the DistributedSampler begins a second epoch in the order of the first (train.py:26): call"
+    assert (code, text[: len(sentence)]) == (1, sentence), text
