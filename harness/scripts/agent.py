@@ -32,7 +32,7 @@ def wrap(api: ModuleType) -> None:
 
 def report(pids: list[int], folder: Path) -> None:
     """If one of these children has ended badly, write down how, and wait for the verdict."""
-    ended = {pid: status for pid in pids if (status := _status(pid)) is not None}
+    ended = {pid: status for pid in pids if (status := status_of(pid)) is not None}
     if not any(ended.values()):
         return
     run = next((run for run in runs(folder) if {rank.pid for rank in run.ranks().values()} & set(pids)), None)
@@ -43,7 +43,7 @@ def report(pids: list[int], folder: Path) -> None:
     run.await_verdict()
 
 
-def _status(pid: int) -> int | None:
+def status_of(pid: int) -> int | None:
     """Return the wait status of a child that has ended, which its parent may ask for once more; None if it lives."""
     with contextlib.suppress(ChildProcessError):
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from everyrank.parity.script import first_test
+from everyrank.parity.script.command import AGREE, PART, UNKNOWN
 from everyrank.parity.script.compare import Comparison
 from everyrank.parity.script.data import compared
 from everyrank.parity.script.kept import Facts, Kept
@@ -12,8 +13,6 @@ from everyrank.parity.script.parting import SUBJECTS, lines_of
 from everyrank.parity.script.runs import Run, Step
 from everyrank.parity.script.start import Size
 from torch import Tensor
-
-AGREE, PART, UNKNOWN = 0, 1, 2
 
 #: What is to be a number; gradients at a clip need not: a GradScaler leaves out the step then.
 _NUMBERS = {"loss": "the loss"} | {kind: SUBJECTS[kind][0] for kind in ("gradient", "parameter")}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from everyrank.parity.script import asked
+from everyrank.scripts.agent import status_of
 from everyrank.scripts.folder import PYTEST, VARIABLE, Status, process_name, runs
 from everyrank.scripts.verdict import Seen, fates, text
 from everyrank.wire.messages import WitnessStatement
@@ -116,7 +117,7 @@ class Size:
         for rank, process in enumerate(self.processes):
             if rank in self.statuses or rank in self.done:
                 continue
-            status = _status(process.pid)
+            status = status_of(process.pid)
             if status is not None:
                 self.statuses[rank] = status
             elif (self.folder / f"rank-{rank}" / "done").exists():
@@ -176,15 +177,6 @@ class Size:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _status(pid: int) -> int | None:
-    """Return the wait status of a child that has ended; it stays a child until ``end``."""
-    with contextlib.suppress(ChildProcessError):
-        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if info is not None:
-            return info.si_status << 8 if info.si_code == os.CLD_EXITED else info.si_status
-    return None
 
 
 def serve(listening: socket.socket) -> Any:
