@@ -49,7 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = _complete(os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])])
     if given and given[0] in COMMANDS:
         module, _, function = COMMANDS[given[0]][1].partition(":")
-        code: int = getattr(importlib.import_module(module), function)(given[1:])
+        try:
+            code: int = getattr(importlib.import_module(module), function)(given[1:])
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader closed the pipe, as head and less do.
+            importlib.import_module("everyrank.reports.command").let_go_of_stdout()
+            return 0
         return code
     if given[:1] == ["--version"]:
         print(f"everyrank {everyrank.__version__}")

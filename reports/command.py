@@ -349,13 +349,13 @@ def hand_over(text: str, output: Path | None = None, made_of: Sequence[Path] = (
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        _let_go_of_stdout()  # the reader closed the pipe, as head and less do
+        let_go_of_stdout()  # the reader closed the pipe, as head and less do
     except OSError as error:
-        _let_go_of_stdout()
+        let_go_of_stdout()
         raise CannotWrite(f"stdout: cannot be written: {error.strerror or error}") from None
 
 
-def _let_go_of_stdout() -> None:
+def let_go_of_stdout() -> None:
     """Point stdout at /dev/null: Python would write the rest of its buffer at exit, and print the error again."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -176,3 +178,12 @@ def test_the_kill_matrix_takes_no_filter(project: Project) -> None:
     done = _everyrank(project, "kill-matrix", "--optimizer=SGD")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "the kill matrix takes no --optimizer, since part" in done.stderr
+
+
+def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "everyrank", "cases", "trainer"]
+    with os.fdopen(writes, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
