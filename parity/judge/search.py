@@ -186,7 +186,8 @@ class Search:
             return None
         order = [*dict.fromkeys(output[0] for output in self._training.truth.store.notes[FORWARD])]
         end = order.index(first.name) if first.kind == "forward" else len(order)
-        before = [each for each in judged.guesses if each.error > each.limit and each.name in order[:end]]
+        guesses = [each for each in judged.guesses if each.kind == "forward" and each.error > each.limit]
+        before = [each for each in guesses if each.name in order[:end]]
         for each in before[:_FAULTS]:
             again = self._training.wide(healed | {(FORWARD, each.name)})
             if first.key not in {left.key for left in again.judged[-1].deviations}:

@@ -199,6 +199,8 @@ class Activations:
                 before = (self._parts.get((step, *seat)) for step in reversed(range(self._step)))
                 found = of_another_batch(mine, expected, before) or guessed(mine, expected, hints, self._pieces())
                 self._seen.guessed |= {seat} if found is not None else set()
+            if (FORWARD, seat[1]) in self._seen.guessed:
+                self._seen.guessed.add(seat)  # of a guessed output, the gradient is guessed, too
             if found is not None:
                 self._seen.expected_parts[seat] = found[0]
                 self._seen.unmatched_errors[seat] = distance(mine, found[1]) / scale(self._store, key)
