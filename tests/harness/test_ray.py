@@ -385,6 +385,22 @@ def test_a_cluster_of_our_own_is_reached_from_this_host_alone(monkeypatch: pytes
         ray_launcher._connect(None, "")
 
 
+@pytest.mark.parametrize(
+    ("executable", "given"),
+    [("/opt/plain/bin/python", None), ("/home/a user/.venv/bin/python", "'/home/a user/.venv/bin/python'")],
+)
+def test_workers_of_a_copied_folder_have_an_interpreter_with_a_space_in_its_path(
+    executable: str, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**options: Any) -> None:
+        raise ConnectionError(options["runtime_env"].get("py_executable"))
+
+    monkeypatch.setattr("ray.init", refuse)
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(MisuseError, match=rf"cluster on this host: {given}$"):
+        ray_launcher._connect(None, "/some/folder")
+
+
 def test_without_ray_the_error_names_what_to_install(project: Project) -> None:
     project.write("ray.py", "raise ImportError('not here')")
     project.write("test_inner.py", ONE)

@@ -13,8 +13,10 @@ import dataclasses
 import logging
 import os
 import random
+import shlex
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -148,7 +150,7 @@ def _connect(address: str | None, working_dir: str) -> None:
         if len(tempfile.gettempdir()) > _LONG and "RAY_TMPDIR" not in os.environ:
             options["_temp_dir"] = "/tmp/ray"  # Ray's own choice without TMPDIR
     if working_dir:  # Ray leaves out what git ignores
-        options["runtime_env"] = {"working_dir": working_dir, "excludes": [".git"]}
+        options["runtime_env"] = {"working_dir": working_dir, "excludes": [".git"], **_interpreter()}
     try:
         if address and address.rpartition(":")[2].isdecimal() and "//" not in address:
             host, _, port = address.rpartition(":")
@@ -158,6 +160,16 @@ def _connect(address: str | None, working_dir: str) -> None:
     except Exception as error:  # Ray raises nothing less if its processes have started too late
         cluster = f"the Ray cluster at {address}" if address else "a Ray cluster on this host"
         raise MisuseError(f"cannot connect to {cluster}: {error}") from None
+
+
+def _interpreter() -> dict[str, str]:
+    """Name this process's interpreter for the workers of a copied folder, where the name has to be quoted.
+
+    Ray gives these workers' command to a shell, with its own interpreter as it is: a space in the path of the
+    environment ends the name, each worker dies at its start, and Ray starts it again without a word.
+    """
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
 
 
 @contextlib.contextmanager
