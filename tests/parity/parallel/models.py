@@ -1,4 +1,4 @@
-"""Transformers with what others have: a second head, shared heads, packed documents, a recurrence, adapters."""
+"""Transformers with what others have: a second head, shared heads, packed documents, rotary positions and more."""
 
 from __future__ import annotations
 
@@ -92,7 +92,34 @@ class Recurrence(Core):
         return left * (ages >= 0)[..., None]
 
 
-def with_core(sizes: Sizes, core: type[PackedCore | Recurrence]) -> Transformer:
+class Turns(nn.Module):
+    """The cosine and the sine by which each position turns a pair of features, slower in a sequence that is long."""
+
+    def forward(self, positions: torch.Tensor, length: int) -> torch.Tensor:
+        angles = 0.7 * positions.double() / max(1.0, length / 8)
+        return torch.stack([angles.cos(), angles.sin()], dim=-1)
+
+
+class TurningCore(Core):
+    """Two features of each head are turned by their position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = Turns()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        turns = self.turns(positions, len(positions))
+        return super().forward(turned(q, turns), turned(k, turns), v, positions)
+
+
+def turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """Turn the first two features of each head."""
+    (cosine, sine), (one, other) = turns.to(x.dtype).unbind(-1), x[..., :2].unbind(-1)
+    pair = torch.stack([one * cosine - other * sine, one * sine + other * cosine], dim=-1)
+    return torch.cat([pair, x[..., 2:]], dim=-1)
+
+
+def with_core(sizes: Sizes, core: type[PackedCore | TurningCore | Recurrence]) -> Transformer:
     """Return a transformer with another core of attention."""
     model = Transformer(sizes)
     block: Any

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.parity.parallel.rogue import Rogues
+from tests.parity.parallel.subjects.context import ContextTurning, TurningGatheringCore
 from tests.parity.parallel.subjects.megatron import Column, Megatron, MegatronSequence, ScatteringVocabulary
 from tests.parity.parallel.transformer import Core
 
@@ -97,3 +98,17 @@ class _Later(ScatteringVocabulary):
 @ROGUES.add("common mistake: the embedding's scale is applied once a cache is filled", "forward", "tokens")
 class ScalesItsPartOfTheEmbeddingLater(MegatronSequence):
     vocabulary = _Later
+
+
+class _AsLongAsMine(TurningGatheringCore):
+    def whole_length(self, mine: int) -> int:
+        return mine
+
+
+@ROGUES.add(
+    "common mistake: rotary positions are scaled by the length of a rank's part",
+    "forward",
+    "*.0.attention.core.turns",
+)
+class TurnsByTheLengthOfItsPart(ContextTurning):
+    core = _AsLongAsMine

@@ -50,6 +50,7 @@ _CLASSES: tuple[type[Parallel], ...] = (
     megatron.MegatronSequence,
     context.Context,
     context.ContextZigzag,
+    context.ContextTurning,
     experts.ExpertParallel,
     pipeline.Pipeline,
     pipeline.PipelineTied,

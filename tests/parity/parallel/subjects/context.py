@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.parity.parallel.collectives import GatherForParts, gathered, summed
+from tests.parity.parallel.models import TurningCore, Turns, turned, with_core
 from tests.parity.parallel.parts import attend
 from tests.parity.parallel.subject import Parallel
 from tests.parity.parallel.transformer import Core
@@ -83,3 +85,28 @@ class ContextZigzag(Context):
     def chosen(self, length: int) -> torch.Tensor:
         parts = torch.arange(length).chunk(2 * self.size)
         return torch.cat([parts[self.rank], parts[2 * self.size - 1 - self.rank]])
+
+
+class TurningGatheringCore(GatheringCore):
+    """Queries and keys are turned by their positions in the whole sequence before keys are gathered."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group)
+        self.turns = Turns()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        turns = self.turns(positions, self.whole_length(len(positions)))
+        return super().forward(turned(q, turns), turned(k, turns), v, positions)
+
+    def whole_length(self, mine: int) -> int:
+        return mine * dist.get_world_size(self.group)
+
+
+class ContextTurning(Context):
+    """Rotary positions, as fast as the whole sequence is long: their table has no rows."""
+
+    sizes = (2, 3)
+    core = TurningGatheringCore
+
+    def model(self) -> nn.Module:
+        return with_core(self.transformer, TurningCore)
