@@ -103,11 +103,21 @@ class Report:
         return "\n".join(lines)
 
     def _also(self, finding: Finding) -> str:
-        """Return what another fault is to the first: of a loss that differs, the gradient differs, too."""
+        """Return what another fault is to the first: who computes something else has other gradients, too."""
         first = self.findings[0]
         if first.kind == "loss" and first.step == finding.step:
             return "also, perhaps by the same cause, as another loss has other gradients"
+        if first.kind == "forward" and self._goes_back_through(first.tensor, finding):
+            return "also, perhaps by the same cause, as what makes another output has another backward"
         return "also, independent of it"
+
+    def _goes_back_through(self, output: str, finding: Finding) -> bool:
+        """Return whether a gradient has gone back through what makes an output: it is one of a module up to there."""
+        if finding.kind not in ("activation-gradient", "gradient", "norm"):
+            return False
+        order = {line.tensor: number for number, line in enumerate(self.lines) if line.kind == "forward"}
+        module = finding.tensor.rpartition(".")[0] if finding.kind == "gradient" else finding.tensor
+        return module not in order or output not in order or order[module] <= order[output]
 
     def _agrees(self) -> str:
         steps = (

@@ -36,6 +36,21 @@ def test_batch_norm_is_named_and_no_tokens_are(process_group: Any) -> None:
     assert "`norm` normalizes by the rows that it gets: those of a part are not the whole batch's" in text
 
 
+def test_what_comes_back_through_a_wrong_output_is_not_said_to_be_independent(process_group: Any) -> None:
+    def doubled(model: Any) -> Any:
+        model.first.register_forward_hook(lambda module, given, output: 2 * output)
+        model.last.bias.register_hook(lambda gradient: 3 * gradient)
+        return DistributedDataParallel(model)
+
+    with pytest.raises(Parted, match=r"^parity: output of `first` is 2 times") as caught:
+        compare(parallelize=doubled)
+    lines = [line for line in str(caught.value).splitlines() if line.startswith("also")]
+    assert lines[0].startswith("also, independent of it: gradient of `last.bias` is 3 times")
+    assert lines[1].startswith(
+        "also, perhaps by the same cause, as what makes another output has another backward: gra"
+    )
+
+
 def test_batch_norm_in_evaluation_normalizes_rows_alike(process_group: Any) -> None:
     def frozen() -> nn.Module:
         model = Normed()
