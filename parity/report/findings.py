@@ -150,5 +150,5 @@ def _lines(shown: Judged, findings: list[Finding], notes: Mapping[str, Any]) -> 
         else:
             state = "first" if named[:1] == [each] else "also" if each in named else "follows"
             if findings and each[0] == findings[0].kind and each[1] in findings[0].same:
-                state = "same"
+                state = "same" if findings[0].is_explained else "also"
             yield Line(*each, deviation.error, deviation.limit, state)

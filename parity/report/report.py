@@ -39,14 +39,26 @@ class Finding:
     dtypes: tuple[str, ...]
     """The dtypes in which it shows."""
     same: tuple[str, ...] = ()
-    """Other tensors of the kind to which the same has happened."""
+    """Other tensors of the kind to which the same has happened; or that differ, too, if it is not known what has."""
 
     def sentence(self) -> str:
         """Return the finding in one sentence."""
         subject = f"{_KINDS[self.kind]} of `{self.tensor}`" if self.tensor else f"the {_KINDS[self.kind]}"
         when = "before the first step" if self.step == 0 else f"step {self.step}"
-        more = f", as {count(len(self.same), 'other')} of its kind" if self.same else ""
-        return f"{subject} {self.words} ({when}, {' and '.join(self.dtypes)}){more}"
+        return f"{subject} {self.words} ({when}, {' and '.join(self.dtypes)}){self._others()}"
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether more is known than that it differs: what has happened to it."""
+        return bool(self.pattern) or not self.words.startswith("differs by ")
+
+    def _others(self) -> str:
+        others = f"{count(len(self.same), 'other')} of its kind"
+        if not self.same:
+            return ""
+        return (
+            f", as {others}" if self.is_explained else f"; {others} {'differ' if self.same[1:] else 'differs'}, too"
+        )
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,20 @@ def test_what_comes_back_through_a_wrong_output_is_not_said_to_be_independent(pr
     )
 
 
+def test_two_gradients_of_which_no_more_is_known_than_that_they_differ_are_not_said_to_be_alike(
+    process_group: Any,
+) -> None:
+    def odd(model: Any) -> Any:
+        model.last.bias.register_hook(lambda gradient: gradient + 0.3 * gradient.roll(1))
+        model.first.weight.register_hook(lambda gradient: gradient + gradient.roll(1, 0).square())
+        return DistributedDataParallel(model)
+
+    with pytest.raises(
+        Parted, match=r"^parity: gradient of `last\.bias` differs by .*; 1 other of its kind differs, too"
+    ):
+        compare(parallelize=odd)
+
+
 def test_batch_norm_in_evaluation_normalizes_rows_alike(process_group: Any) -> None:
     def frozen() -> nn.Module:
         model = Normed()

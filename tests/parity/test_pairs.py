@@ -122,7 +122,7 @@ def test_a_gather_that_gives_a_wrong_gradient_to_several_outputs_is_one_fault(pr
     with pytest.raises(Parted) as caught:
         parity(**GathersBackItsOwnSlice().arguments())
     assert len(caught.value.report.findings) == 1
-    assert "(step 1, fp64 and fp32), as 1 other of its kind" in str(caught.value)
+    assert "(step 1, fp64 and fp32); 1 other of its kind differs, too" in str(caught.value)
 
 
 class Entropy(nn.Module):

@@ -214,6 +214,16 @@ def test_as_many_parts_as_values_explain_any_values() -> None:
     assert of_all_ranks(AllRanks(torch.tensor([3.0]), held, [0, 1], 2, 2, pieces=lambda: pieces)) is None
 
 
+@pytest.mark.parametrize(("values", "pattern"), [([-1.7, 1.0, 0.7], None), ([4.0, 0.0, -4.0], "reduced-twice")])
+def test_three_values_that_add_up_to_nothing_are_a_mixture_of_two_parts_by_telling_factors(
+    values: list[float], pattern: str | None
+) -> None:
+    pieces = [[torch.tensor([1.0, 1.0, -2.0]), torch.tensor([2.0, -2.0, 0.0])]]
+    held = {rank: Held(torch.arange(3), torch.tensor(values)) for rank in range(2)}
+    fit = of_all_ranks(AllRanks(torch.tensor([3.0, -1.0, -2.0]), held, [0, 1], 2, 2, pieces=lambda: pieces))
+    assert (fit and fit.id) == pattern
+
+
 def test_any_number_is_a_multiple_of_any_other() -> None:
     held = {rank: Held(torch.tensor([0]), torch.tensor([3.0])) for rank in range(2)}
     assert of_all_ranks(AllRanks(torch.tensor([1.5]), held, [0, 1], 2)) == Fit(
