@@ -13,7 +13,9 @@ NOTE = "parity"
 class ParityFaultPart(ResultPart, frozen=True, omit_defaults=True):
     """A fault: the first tensor at which it shows."""
 
-    kind: str  # initialization, forward, loss, activation-gradient, gradient, norm, update
+    #: initialization, forward, loss, activation-gradient, gradient, norm, update; of a script besides: buffer, clip
+    #: (gradients, as it gets them), rate, state; empty if ranks do another thing than the reference
+    kind: str
     tensor: str  # the name in the plain model; empty for the loss and the norm
     step: int  # from 1; 0 is the initialization
     text: str  # one sentence
@@ -34,7 +36,9 @@ class ParityRowPart(ResultPart, frozen=True, omit_defaults=True):
     tensor: str
     errors: list[float | None] = []  # the largest of all ranks, by the largest value; None if not compared
     limits: list[float] = []  # the bound of each error; a single value if all steps have the same
-    states: list[str] = []  # empty if all are "ok"; first, same, also, follows, sum, not-compared
+    states: list[
+        str
+    ] = []  # empty if all are "ok"; first, same, also, follows, sum, not-compared, nothing (in this step)
 
 
 class ParityPassPart(ResultPart, frozen=True, omit_defaults=True):

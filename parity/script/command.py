@@ -7,10 +7,16 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everyrank.parity.script.start import Size, serve, wait
+from everyrank.reports.runfile.write import NotWritable, RunFile
+
+if TYPE_CHECKING:
+    from everyrank.parity.script.report import Beside
 
 AGREE, PART, UNKNOWN = 0, 1, 2
 
@@ -29,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--global-batch", action="store_true", help="divide a DataLoader's batch size by the ranks")
     parser.add_argument("--same-data", action="store_true", help="give each rank its rows of one rank's batches")
     parser.add_argument("--keep", metavar="FOLDER", help="where each rank's output is kept")
+    parser.add_argument("--run-file", metavar="FILE", help="write a run file: everyrank page FILE -o report.html")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGUMENTS")
     return parser
@@ -42,13 +49,26 @@ def main(arguments: Sequence[str]) -> int:
     if problem:
         print(f"everyrank parity: {problem}", file=sys.stderr)
         return UNKNOWN
+    file = None
+    if asked.run_file:
+        try:
+            file = RunFile(Path(asked.run_file))
+        except NotWritable as error:
+            print(f"everyrank parity: --run-file: {error}", file=sys.stderr)
+            return UNKNOWN
     folder = Path(asked.keep) if asked.keep else Path(tempfile.mkdtemp(prefix="everyrank-parity-"))
     folder.mkdir(parents=True, exist_ok=True)
+    started = time.time()
     try:
-        code = _run(asked, sizes, folder.absolute())
+        code, lines, besides = _run(asked, sizes, folder.absolute())
     except KeyboardInterrupt:
         print("everyrank parity: interrupted, and all ranks are ended", file=sys.stderr)
         return UNKNOWN
+    if file is not None:
+        from everyrank.parity.script.run_file import Command, write  # it takes torch
+
+        write(file, Command(_name(asked), list(arguments), started, time.time() - started, besides))
+    print("\n".join(lines))
     if not asked.keep and code == AGREE:
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -87,9 +107,14 @@ def _checked(asked: argparse.Namespace) -> tuple[str, list[int]]:
     return "", sizes
 
 
-def _run(asked: argparse.Namespace, sizes: list[int], folder: Path) -> int:
+def _name(asked: argparse.Namespace) -> str:
+    name: str = asked.script[0]
+    return name if asked.module else os.path.basename(name)
+
+
+def _run(asked: argparse.Namespace, sizes: list[int], folder: Path) -> tuple[int, list[str], list[Beside]]:
     command = ["-m", *asked.script] if asked.module else list(asked.script)
-    name = asked.script[0] if asked.module else os.path.basename(asked.script[0])
+    name = _name(asked)
     options = [each for each in ("global-batch", "same-data") if getattr(asked, each.replace("-", "_"))]
     runs = [Size(size, folder / f"ranks-{size}", name) for size in sizes]
     moved = Size(sizes[0], folder / "moved", name)
@@ -109,6 +134,4 @@ def _run(asked: argparse.Namespace, sizes: list[int], folder: Path) -> int:
             size.end()
     from everyrank.parity.script.report import report  # it takes torch
 
-    code, lines = report(runs, moved, asked.steps)
-    print("\n".join(lines))
-    return code
+    return report(runs, moved, asked.steps)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 import torch
+from everyrank.parity.script.figures import Figures
 from everyrank.parity.script.kept import Moment, Part
-from everyrank.parity.script.losses import has_losses, parting_of_losses, with_loss
+from everyrank.parity.script.losses import bound_of_losses, has_losses, means, parting_of_losses, with_loss
 from everyrank.parity.script.parting import DOINGS, SUBJECTS, Parting
 from everyrank.parity.script.runs import GRADIENTS, TIMES, Run, has_shards, nth, rounding, tensors, whole
 from everyrank.parity.script.texts import text_of
+from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.likeness import Held, distance
-from everyrank.suites.compare.patterns.texts import ranks_text
+from everyrank.suites.compare.patterns.texts import ranks_text, short
 from torch import Tensor
 
 
@@ -26,13 +29,38 @@ class Comparison:
         self._eps = max(reference.facts[0].eps, other.facts[0].eps)
         self.compared: Counter[str] = Counter()
         self.missing: list[str] = []
+        self.figures = Figures()
+        self.found: Parting | None = None
+        """What parts first, once that was asked for."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first weight that is kept."""
+        parts = (part for moment in self._reference.steps[0].moments[0] for part in moment.parts.values())
+        return next((short(part.values.dtype) for part in parts), "")
 
     def parting(self, steps: int) -> Parting | None:
         """Return the first moment that parts within these steps."""
         for step in range(steps):
-            if (found := self._of_step(step)) is not None:
-                return found
+            self.found = self._of_step(step)
+            if self.found is not None:
+                return self.found
         return None
+
+    def look_on(self) -> None:
+        """Look at the rest of the step that parts, for its figures alone."""
+        if self.found is None:
+            return
+        step, compared, missing = self.found.step - 1, self.compared.copy(), [*self.missing]
+        first, wanted = (
+            [moment for moment in run.steps[step].moments[0] if moment.kind != "loss"]
+            for run in (self._other, self._reference)
+        )
+        for index, (ours, theirs) in enumerate(zip(first, wanted, strict=False)):
+            if ours.kind != theirs.kind:
+                break
+            self._moment(step, index, ours.kind)
+        self.compared, self.missing = compared, missing
 
     def _of_step(self, step: int) -> Parting | None:
         truth, mine = self._reference.steps[step], self._other.steps[step]
@@ -41,6 +69,9 @@ class Comparison:
         if has_losses(truth, mine):
             again = self._moved.steps[step] if self._moved is not None and step < len(self._moved.steps) else None
             loss = parting_of_losses(truth, mine, again, step + 1, self._called, self._eps)
+            expected, bound = means(truth), bound_of_losses(truth, again, self._eps)
+            off = abs(means(mine) - expected) if loss is not None else min(abs(means(mine) - expected), bound)
+            self.figures.note(step, "loss", "", off, bound, abs(expected))
             self.compared["loss"] += 1
             agreed += [] if loss is not None else ["loss"]
         first = [moment for moment in mine.moments[0] if moment.kind != "loss"]
@@ -102,32 +133,35 @@ class Comparison:
             (float(each.abs().max()) for each in wholes.values() if each is not None and each.numel()), default=0.0
         )
         ours = nth(self._other.steps[step].moments[0], index)
-        wrong: list[tuple[str, str]] = []
+        wrong: list[tuple[str, Fit]] = []
         for name, expected in wholes.items():
             if expected is None or expected.numel() == 0:
-                self._miss(kind, name)
+                self._miss(step, kind, name)
                 continue
             parts = mine.get(name, [])
             lacking = [rank for rank, part in enumerate(parts) if part is None] or ([] if parts else [0])
             if not any(part is not None for part in parts):
                 if kind in (*GRADIENTS, "state") and not has_shards(self._other):
-                    wrong.append((name, f"is missing on {ranks_text(range(self._other.size))}"))
+                    wrong.append((name, Fit("", f"is missing on {ranks_text(range(self._other.size))}")))
+                    self.figures.note(step, kind, name, math.inf, 0.0, 1.0)
                 else:
-                    self._miss(kind, name)
+                    self._miss(step, kind, name)
                 continue
             is_whole = all(part is None or part.ids is None for part in parts)
             if kind in (*GRADIENTS, "state") and lacking and is_whole and not has_shards(self._other):
-                wrong.append((name, f"is missing on {ranks_text(lacking)}"))
+                wrong.append((name, Fit("", f"is missing on {ranks_text(lacking)}")))
+                self.figures.note(step, kind, name, math.inf, 0.0, 1.0)
                 continue
             held = {rank: Held(part.positions, part.values) for rank, part in enumerate(parts) if part is not None}
             if any(part is not None and part.shape != tuple(expected.shape) for part in parts):
-                self._miss(kind, name)  # a part that somebody has cut by hand
+                self._miss(step, kind, name)  # a part that somebody has cut by hand
                 continue
             self.compared[kind] += 1
             allowed = self._allowed(kind, expected, whole(moved[name]) if name in moved else None, largest, parts)
             flat = expected.reshape(-1)
             off = {rank: distance(each.values, flat[each.ids]) for rank, each in held.items()}
             bad = [rank for rank, by in off.items() if not by <= allowed]
+            self.figures.note(step, kind, name, max(off.values()), allowed, float(expected.abs().max()))
             if bad:
                 wrong.append(
                     (
@@ -145,17 +179,22 @@ class Comparison:
                 )
         if not wrong:
             return None
-        common, _ = Counter(text for _, text in wrong).most_common(1)[0]
-        name = next(name for name, text in wrong if text == common)
+        common, _ = Counter(fit.text for _, fit in wrong).most_common(1)[0]
+        alike = {name: fit for name, fit in wrong if fit.text == common}
+        name = next(iter(alike))
         return Parting(
             step + 1,
             SUBJECTS[kind][0].format(name),
             common.replace("the plain model", self._called),
             ours.line if ours is not None and kind != "weight" else "",
-            sum(text == common for _, text in wrong) - 1,
+            len(alike) - 1,
+            kind=kind,
+            names=tuple(alike),
+            pattern=alike[name].id,
         )
 
-    def _miss(self, kind: str, name: str) -> None:
+    def _miss(self, step: int, kind: str, name: str) -> None:
+        self.figures.miss(step, kind, name)
         text = SUBJECTS[kind][0].format(name)
         if text not in self.missing:
             self.missing.append(text)

@@ -21,22 +21,35 @@ def parting_of_losses(
     truth: Step, mine: Step, moved: Step | None, number: int, called: str, eps: float
 ) -> Parting | None:
     """Return how the losses of a step part; None if they are the same."""
-    numbers, wanted = _losses(mine), _losses(truth)
-    expected = sum(wanted) / len(wanted)
-    allowed = max(rounding(1.2e-7), rounding(eps)) * max(abs(expected), 1e-3)
-    if moved is not None and (again := _losses(moved)):
-        allowed += TIMES * abs(sum(again) / len(again) - expected)
-    mean, total = sum(numbers) / len(numbers), sum(numbers)
+    numbers, expected, allowed = _losses(mine), means(truth), bound_of_losses(truth, moved, eps)
+    mean, total = means(mine), sum(numbers)
     if abs(mean - expected) <= allowed or all(abs(each - expected) <= allowed for each in numbers):
         return None
     line = next(moment.line for moment in mine.moments[0] if moment.kind == "loss")
     if lost := [rank for rank, each in enumerate(numbers) if not math.isfinite(each)]:
-        return Parting(number, "loss", f"is {numbers[lost[0]]:g} on {ranks_text(lost)}", line)
+        text = f"is {numbers[lost[0]]:g} on {ranks_text(lost)}"
+        return Parting(number, "loss", text, line, kind="loss", names=("",), pattern="nan")
     if abs(total - expected) <= allowed * len(numbers):
         text = f"is 1/{len(numbers)} of {called}'s, if the mean of the ranks' is taken: they add up to it"
         return Parting(number, "loss", text, line, besides="DDP and FSDP average gradients, and add none up")
-    text = of_numbers([mean], expected, len(numbers), []).text
-    return Parting(number, "loss", f"{text} (the mean over ranks, and {called}'s)", line)
+    fit = of_numbers([mean], expected, len(numbers), [])
+    text = f"{fit.text} (the mean over ranks, and {called}'s)"
+    return Parting(number, "loss", text, line, kind="loss", names=("",), pattern=fit.id)
+
+
+def bound_of_losses(truth: Step, moved: Step | None, eps: float) -> float:
+    """Return how far the mean of the ranks' losses may be off."""
+    expected = means(truth)
+    allowed = max(rounding(1.2e-7), rounding(eps)) * max(abs(expected), 1e-3)
+    if moved is not None and _losses(moved):
+        allowed += TIMES * abs(means(moved) - expected)
+    return allowed
+
+
+def means(step: Step) -> float:
+    """Return the mean of the ranks' losses."""
+    losses = _losses(step)
+    return sum(losses) / len(losses)
 
 
 def _losses(step: Step) -> list[float]:

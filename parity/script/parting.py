@@ -42,6 +42,10 @@ class Parting:
     """What agrees before it, in this step."""
     besides: str = ""
     """What a further line says."""
+    kind: str = ""
+    names: tuple[str, ...] = ()
+    """The tensors to which it has happened, the first one first."""
+    pattern: str = ""
 
 
 def lines_of(parting: Parting) -> Iterator[str]:

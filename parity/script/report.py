@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from everyrank.parity.script import first_test
 from everyrank.parity.script.command import AGREE, PART, UNKNOWN
@@ -18,8 +19,19 @@ from torch import Tensor
 _NUMBERS = {"loss": "the loss"} | {kind: SUBJECTS[kind][0] for kind in ("gradient", "parameter")}
 
 
-def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[str]]:
-    """Return the exit code and the lines."""
+@dataclass(frozen=True)
+class Beside:
+    """What is said of one size beside the reference."""
+
+    ranks: int
+    code: int
+    lines: list[str]
+    comparison: Comparison | None = None
+    is_late: bool = False
+
+
+def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[str], list[Beside]]:
+    """Return the exit code, the lines, and what is said of each size beside the first."""
     reference, *others = sizes
     called = ranks_of(reference)
     head = f"everyrank parity: {reference.script}, "
@@ -27,16 +39,18 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
     for size in (reference, *others):
         run = read(size)
         if isinstance(run, str):
-            return UNKNOWN, [head + run]
+            return UNKNOWN, [head + run], _nothing_known(others, run, any(each.late for each in sizes))
         runs[size.ranks] = run
     truth, again = runs[reference.ranks], read(moved)
     problem = _no_number(truth, called) or _not_again(truth, again, called)
     if problem:
-        return UNKNOWN, [head + problem]
+        return UNKNOWN, [head + problem], _nothing_known(others, problem, moved.late)
     assert isinstance(again, Run)
-    code, lines = AGREE, []
+    code, lines, besides = AGREE, [], []
     for size in others:
-        found, text = _beside(truth, runs[size.ranks], again, called, steps)
+        comparison = Comparison(truth, runs[size.ranks], again, called)
+        found, text = _beside(comparison, truth, runs[size.ranks], called, steps)
+        besides.append(Beside(size.ranks, found, text, comparison))
         code = PART if PART in (code, found) else max(code, found)
         first, *more = text
         lines += [f"{head}{ranks_of(size)} and {called}: {first}", *more]
@@ -46,7 +60,11 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
             "  a file with a test that compares each output and gradient with one process, in fp64, to begin with:"
         )
         lines += ["", *first_test.lines(truth.facts[0], reference.script, others[-1].ranks), ""]
-    return code, lines
+    return code, lines, besides
+
+
+def _nothing_known(others: Sequence[Size], text: str, is_late: bool) -> list[Beside]:
+    return [Beside(size.ranks, UNKNOWN, [text], is_late=is_late) for size in others]
 
 
 def ranks_of(size: Size | Run) -> str:
@@ -143,10 +161,9 @@ def _alike(values: Tensor, other: Tensor) -> bool:
     return bool(values.shape == other.shape and ((values == other) | (values != values)).all())
 
 
-def _beside(truth: Run, run: Run, again: Run, called: str, steps: int) -> tuple[int, list[str]]:
+def _beside(comparison: Comparison, truth: Run, run: Run, called: str, steps: int) -> tuple[int, list[str]]:
     """Return what is said of one size beside the reference."""
     rows = compared(truth, run, called)
-    comparison = Comparison(truth, run, again, called)
     parting = comparison.parting(rows.steps)
     chance = "" if parting is None or parting.subject.startswith(("weight", "learning")) else _by_design(truth, run)
     if parting is not None and chance:

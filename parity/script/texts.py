@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from everyrank.parity.judge.numbers import of_numbers
 from everyrank.parity.script.runs import GRADIENTS, Run, tensors, whole
 from everyrank.suites.compare.patterns.evidence import AllRanks
-from everyrank.suites.compare.patterns.fit import of_all_ranks
+from everyrank.suites.compare.patterns.fit import Fit, of_all_ranks
 from everyrank.suites.compare.patterns.likeness import Held
 from everyrank.suites.compare.patterns.texts import ranks_text
 from torch import Tensor
@@ -21,7 +21,7 @@ def text_of(
     held: Mapping[int, Held],
     bad: Sequence[int],
     off: float,
-) -> str:
+) -> Fit:
     """Return what happened to a tensor; its location is a step, the index of a moment, its kind and a name."""
     step, index, kind, name = location
     if kind == "rate":
@@ -29,13 +29,13 @@ def text_of(
             " and ".join(f"{value:g}" for value in each.reshape(-1).tolist())
             for each in (held[bad[0]].values, expected)
         )
-        return f"is {mine} instead of {wanted} on {ranks_text(bad)}"
+        return Fit("", f"is {mine} instead of {wanted} on {ranks_text(bad)}")
     if kind == "norm" and held[bad[0]].values.isfinite().all():
         numbers = [float(each.values.reshape(-1)[0]) for each in held.values()]
-        return of_numbers(numbers, float(expected.reshape(-1)[0]), other.size, []).text
+        return of_numbers(numbers, float(expected.reshape(-1)[0]), other.size, [])
     if lost := [rank for rank in bad if not held[rank].values.isfinite().all()]:
         kind = "nan" if any(held[rank].values.isnan().any() for rank in lost) else "inf"
-        return f"is {kind} on {ranks_text(lost)}"
+        return Fit("nan", f"is {kind} on {ranks_text(lost)}")
     others, before = {}, None
     if kind in GRADIENTS or kind == "weight":
         others = {
@@ -48,10 +48,10 @@ def text_of(
     if expected.numel() < 1 << 20:
         seen = AllRanks(expected, held, bad, other.size, other.microbatches, before=before, others=others, times=20.0)
         if (fit := of_all_ranks(seen)) is not None:
-            return fit.text
+            return fit
     scale = float(expected.abs().max())
     by = f"{off / scale:.2g} of its largest value" if scale else f"{off:.2g}, where the plain model has zeros,"
-    return f"differs by {by} on {ranks_text(bad)}"
+    return Fit("", f"differs by {by} on {ranks_text(bad)}")
 
 
 def _shift(run: Run, step: int) -> int:

@@ -101,6 +101,30 @@ def test_modules_stand_down_and_kinds_and_steps_across(opened: Browser) -> None:
     assert heads == ["start", "output", "gradient", "update", "module / step", "0", "1", "2", "1", "2", "1", "2"]
 
 
+def test_a_script_has_kinds_of_its_own_and_no_cell_where_is_nothing(browser: Browser, tmp_path: Path) -> None:
+    rows = [
+        ParityRowPart("buffer", "up.mean", [0.0, 0.0], BOUND),
+        ParityRowPart("clip", "up.weight", [1e-9, 1e-9], BOUND),
+        ParityRowPart("rate", "", [0.0, 0.5], BOUND, ["ok", "first"]),
+        ParityRowPart("state", "up.weight", [None, 1e-9], BOUND, ["nothing", "ok"]),
+    ]
+    call = msgspec.structs.replace(CALL, faults=[], passes=[ParityPassPart("fp32", rows, 1, 2)])
+    browser.open(write(run_of(header(), [_red(call)]), tmp_path), case=_red().id)
+    browser.case_opened()
+    assert [text for text in browser.texts(".marks > thead th") if text][:4] == [
+        "buffers",
+        "at the clip",
+        "rate",
+        "state",
+    ]
+    labels = _labels(browser)
+    assert "the learning rate, step 2: deviates first, 0.5 of 1.0e-8" in labels
+    assert [label for label in labels if "state" in label] == [
+        "optimizer's state of up.weight, step 2: within its bound, 1.0e-9 of 1.0e-8"
+    ]
+    assert browser.complaints() == []
+
+
 def test_each_cell_has_a_label_of_words(opened: Browser) -> None:
     labels = _labels(opened)
     for label in (

@@ -3,6 +3,7 @@
 /** The kinds across, with what the whole model has of each in place of a tensor. */
 const PARITY_KINDS = [
   { kind: "initialization", heading: "start", title: "the initialization" },
+  { kind: "buffer", heading: "buffers", title: "the module's buffers, as the step begins" },
   {
     kind: "forward",
     heading: "output",
@@ -10,21 +11,28 @@ const PARITY_KINDS = [
     whole: "loss",
   },
   { kind: "activation-gradient", heading: "its gradient", title: "the gradient of what the module returns" },
+  { kind: "clip", heading: "at the clip", title: "the gradients of the module's parameters, as a clip gets them" },
   {
     kind: "gradient",
     heading: "gradient",
     title: "the gradients of the module's parameters; of the whole model, their norm",
     whole: "norm",
   },
+  { kind: "rate", heading: "rate", title: "the learning rates of the optimizer's step" },
+  { kind: "state", heading: "state", title: "what the optimizer keeps of the module's parameters, before its step" },
   { kind: "update", heading: "update", title: "the module's parameters after the step" },
 ];
 
 const KIND_TEXTS = {
   initialization: "initialization",
+  buffer: "buffer",
   forward: "output",
   loss: "loss",
   "activation-gradient": "gradient of the output",
+  clip: "gradient at the clip",
   gradient: "gradient",
+  rate: "learning rate",
+  state: "optimizer's state",
   norm: "norm of the gradients",
   update: "update",
 };
@@ -46,7 +54,7 @@ const SHOWN = { all: 40, before: 4 };
 
 /** Return the values of a row at a step of its pass, or null if it has none there. */
 function valueOf(row, step) {
-  if (step >= (row.errors || []).length) return null;
+  if (step >= (row.errors || []).length || (row.states || [])[step] === "nothing") return null;
   const limits = row.limits || [];
   return {
     row,
