@@ -58,6 +58,8 @@ class Facts:
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What is wrong at any size, with its line."""
+    written: dict[str, str] = field(default_factory=dict)
+    """The files that rank 0 has opened for writing, each with the line."""
     batch_norms: list[str] = field(default_factory=list)
     eps: float = 0.0
     """The rounding of the dtype of autocast around the first module; 0 without."""

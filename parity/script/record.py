@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from everyrank.parity.script import asked, replaced, rows
+from everyrank.parity.script import asked, replaced, rows, written
 from everyrank.parity.script.kept import Facts, Kept, Moment, part_of
 from everyrank.parity.script.names import Roots, kinds, unwrapped
 from everyrank.parity.values.lines import line_of_caller
@@ -35,6 +35,8 @@ def start() -> None:
         recorder = Recorder(Kept(folder), steps, moved="moved" in options)
         recorder.watch()
         replaced.replace(recorder.note, recorder.find, options)
+        if os.environ.get("RANK") == "0":
+            written.watch(recorder.wrote, folder)
 
 
 class Recorder:
@@ -74,6 +76,12 @@ class Recorder:
     def find(self, text: str) -> None:
         """Keep a sentence on what is wrong, whatever the size."""
         self._add(self._facts.faults, text)
+
+    def wrote(self, path: str, line: str) -> None:
+        """Keep the path of a file that the script writes."""
+        if path not in self._facts.written:
+            self._facts.written[path] = line
+            self._kept.write_facts(self._facts)
 
     def _add(self, texts: list[str], text: str) -> None:
         if text not in texts:
@@ -188,19 +196,10 @@ class Recorder:
         if len(self._optimizers) == 1 and not self._facts.steps:
             self._facts.rate = float(rates[0])
         self._keep("rate", {"": torch.tensor([float(rate) for rate in rates], dtype=torch.float64)})
-        self._keep("state", self._state(optimizer, wanted))
+        self._keep("state", _state(optimizer, wanted))
 
     def _trained_by(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         return self._named(each for group in optimizer.param_groups for each in group["params"])
-
-    @staticmethod
-    def _state(optimizer: torch.optim.Optimizer, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {
-            f"{key}` of `{name}": value
-            for name, each in wanted.items()
-            for key, value in optimizer.state.get(each, {}).items()
-            if isinstance(value, Tensor)
-        }
 
     def _after_step(self, optimizer: torch.optim.Optimizer, given: Any, named: Any) -> None:
         self._in_step -= 1
@@ -233,6 +232,15 @@ class Recorder:
         self._kept.write_done()
         while True:
             time.sleep(3600)
+
+
+def _state(optimizer: torch.optim.Optimizer, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        f"{key}` of `{name}": value
+        for name, each in wanted.items()
+        for key, value in optimizer.state.get(each, {}).items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _wrap(owner: Any, name: str, method: Callable[..., Any]) -> None:

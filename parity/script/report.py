@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from everyrank.parity.script import first_test
+from everyrank.parity.script import first_test, written
 from everyrank.parity.script.command import AGREE, PART, UNKNOWN
 from everyrank.parity.script.compare import Comparison
 from everyrank.parity.script.data import compared
@@ -54,7 +54,7 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
         code = PART if PART in (code, found) else max(code, found)
         first, *more = text
         lines += [f"{head}{ranks_of(size)} and {called}: {first}", *more]
-    lines += _notes(runs.values())
+    lines += _notes([*runs.values()])
     if code == PART:
         lines.append(
             "  a file with a test that compares each output and gradient with one process, in fp64, to begin with:"
@@ -207,7 +207,8 @@ def _by_design(truth: Run, run: Run) -> str:
     return ""
 
 
-def _notes(runs: Iterable[Run]) -> Iterator[str]:
+def _notes(runs: Sequence[Run]) -> Iterator[str]:
     seen = dict.fromkeys(note for run in runs for each in run.facts for note in each.notes)
     for note in seen:
         yield f"  {note}"
+    yield from (f"  {remark}" for remark in written.remarks([run.facts[0].written for run in runs]))

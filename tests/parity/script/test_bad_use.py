@@ -122,6 +122,18 @@ def test_what_is_no_number_on_more_ranks_alone_parts(
     assert (code, text[: len(sentence)]) == (1, sentence), text
 
 
+def test_a_file_that_each_size_writes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = "\n    if rank == 0: torch.save(model, 'kept.pt')\n    if rank == 0: open('log.txt', 'a').close()"
+    reads = "\n    open('train.py'), open(f'of-{rank}-{size}.txt', 'w')"
+    script = TRAINS.replace("\n    optimizer.step()", f"\n    optimizer.step(){writes}{reads}")
+    code, text = _run(tmp_path, monkeypatch, script)
+    sentence = (
+        "  each size writes kept.pt (train.py:18), log.txt (train.py:19) in this place: what is read of them may be "
+        "another size's"
+    )
+    assert (code, text.splitlines()[1:2]) == (0, [sentence]), text
+
+
 def test_other_batches_are_never_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, text = _run(tmp_path, monkeypatch, TRAINS.replace("rows[rank::size]", "rows[rank:]"))
     sentence = (
