@@ -15,10 +15,19 @@ if TYPE_CHECKING:
     from everyrank.parity.report.report import Finding as Finding
     from everyrank.parity.report.report import Parted as Parted
     from everyrank.parity.report.report import Report as Report
+    from everyrank.parity.script.observe import Observation as Observation
+    from everyrank.parity.script.observe import observe as observe
+    from everyrank.parity.script.records import Compared as Compared
+    from everyrank.parity.script.records import compare as compare
 
-__all__ = ["Defect", "Finding", "Parted", "Report", "Unusable", "parity"]
+__all__ = [
+    "Compared", "Defect", "Finding", "Observation", "Parted", "Report", "Unusable", "compare", "observe", "parity",
+]  # fmt: skip
 
-_MODULES = {"parity": "api", "Defect": "errors", "Unusable": "errors"}
+_MODULES = {
+    "parity": "api", "Defect": "errors", "Unusable": "errors", "observe": "script.observe",
+    "Observation": "script.observe", "compare": "script.records", "Compared": "script.records",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -36,6 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--same-data", action="store_true", help="give each rank its rows of one rank's batches")
     parser.add_argument("--keep", metavar="FOLDER", help="where each rank's output is kept")
     parser.add_argument("--run-file", metavar="FILE", help="write a run file: everyrank page FILE -o report.html")
+    parser.add_argument(
+        "--compare", nargs="+", metavar="FOLDER", help="compare records of everyrank.parity.observe(); no script"
+    )
+    parser.add_argument("--moved", metavar="FOLDER", help="with --compare: the reference, observed with moved=True")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ARGUMENTS")
     return parser
@@ -45,17 +49,17 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command, and return its exit code."""
     parser = _parser()
     asked = parser.parse_args(_with_module_last(arguments))
+    if asked.compare or asked.moved:
+        return _compare(asked, list(arguments))
     problem, sizes = _checked(asked)
     if problem:
         print(f"everyrank parity: {problem}", file=sys.stderr)
         return UNKNOWN
-    file = None
-    if asked.run_file:
-        try:
-            file = RunFile(Path(asked.run_file))
-        except NotWritable as error:
-            print(f"everyrank parity: --run-file: {error}", file=sys.stderr)
-            return UNKNOWN
+    try:
+        file = RunFile(Path(asked.run_file)) if asked.run_file else None
+    except NotWritable as error:
+        print(f"everyrank parity: --run-file: {error}", file=sys.stderr)
+        return UNKNOWN
     folder = Path(asked.keep) if asked.keep else Path(tempfile.mkdtemp(prefix="everyrank-parity-"))
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
@@ -74,6 +78,31 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print(f"  each rank's output: {folder}/*/rank-*.log")
     return code
+
+
+def _compare(asked: argparse.Namespace, arguments: list[str]) -> int:
+    from everyrank.parity.errors import Unusable  # they take torch
+    from everyrank.parity.script.records import compare
+    from everyrank.parity.script.run_file import Command, write
+
+    started = time.time()
+    try:
+        if len(asked.compare or ()) < 2 or asked.script:
+            raise Unusable("--compare takes two folders of records or more, the reference first, and no script")
+        found = compare(*asked.compare, moved=asked.moved)
+        if asked.run_file:
+            name = found.text.removeprefix("everyrank parity: ").partition(",")[0]
+            write(
+                RunFile(Path(asked.run_file)), Command(name, arguments, started, time.time() - started, found.besides)
+            )
+    except Unusable as unusable:
+        print(f"everyrank parity: {unusable}", file=sys.stderr)
+        return UNKNOWN
+    except NotWritable as error:
+        print(f"everyrank parity: --run-file: {error}", file=sys.stderr)
+        return UNKNOWN
+    print(found)
+    return found.code
 
 
 def _with_module_last(arguments: Sequence[str]) -> list[str]:

@@ -20,6 +20,9 @@ from everyrank.suites.compare.patterns.likeness import Held, distance
 from everyrank.suites.compare.patterns.texts import ranks_text, short
 from torch import Tensor
 
+#: Of its largest value a gradient of the first step is off by less than this if it is rounding.
+_CLEAR = 1e-2
+
 
 class Comparison:
     """One size beside the reference."""
@@ -46,6 +49,15 @@ class Comparison:
             if self.found is not None:
                 return self.found
         return None
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether what parts may be one rank's own noise, of which nothing is known without a moved run."""
+        found = self.found
+        if self._moved is not None or found is None or found.kind in ("", "weight", "rate") or found.pattern:
+            return False
+        off = max(self.figures.error(found.step - 1, found.kind, name) for name in found.names)
+        return not math.isinf(off) and (found.step > 1 or found.kind in ("parameter", "state") or off < _CLEAR)
 
     def look_on(self) -> None:
         """Look at the rest of the step that parts, for its figures alone."""

@@ -57,6 +57,11 @@ class Figures:
         """Note that a tensor cannot be compared."""
         self._values.setdefault(row_of(kind, name), {}).setdefault(step, _Value(None))
 
+    def error(self, step: int, kind: str, name: str) -> float:
+        """Return how far a tensor is off."""
+        value = self._values.get(row_of(kind, name), {}).get(step, _NOTHING)
+        return value.error or 0.0
+
     def rows(self, first: tuple[int, str, tuple[str, ...]] | None) -> tuple[list[ParityRowPart], int]:
         """Return the rows in the order of the run, and the number of their first step.
 

@@ -65,6 +65,14 @@ class Facts:
     """The rounding of the dtype of autocast around the first module; 0 without."""
     draws: bool = False
     """Whether the first module draws random numbers in its forward."""
+    rank: int = 0
+    """Of a record, as the four that follow: the rank that has left it, and the size of its world."""
+    size: int = 0
+    script: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+    moved: bool = False
+    """Whether its weights were moved by a rounding."""
 
 
 def part_of(tensor: Tensor) -> Part | None:
@@ -101,7 +109,7 @@ def _sampled(local: Tensor, offset: tuple[int, ...] | None, shape: tuple[int, ..
         ids = torch.arange(len(values)) if ids is None else ids
         keep = ids % every == 0
         values, ids = values[keep], ids[keep]
-    return Part(values.clone(), shape, ids)
+    return Part(values.to("cpu", copy=True), shape, ids)
 
 
 class Kept:

@@ -39,6 +39,12 @@ def start() -> None:
             written.watch(recorder.wrote, folder)
 
 
+def _random_state() -> Tensor:
+    if not torch.cuda.is_initialized():
+        return torch.get_rng_state()
+    return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()])
+
+
 class Recorder:
     """Keeps the moments of this process's training."""
 
@@ -60,12 +66,17 @@ class Recorder:
 
     def watch(self) -> None:
         self._kept.write_facts(self._facts)
-        nn.modules.module.register_module_forward_pre_hook(self._enter)
-        nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
-        optimizers.register_optimizer_step_pre_hook(self._before_step)
-        optimizers.register_optimizer_step_post_hook(self._after_step)
+        self._handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+            optimizers.register_optimizer_step_pre_hook(self._before_step),
+            optimizers.register_optimizer_step_post_hook(self._after_step),
+        ]
         _wrap(torch.autograd, "backward", self._backward)
         _wrap(torch.Tensor, "backward", self._backward)
+        self._watch_clips()
+
+    def _watch_clips(self) -> None:
         _wrap(nn.utils, "clip_grad_norm_", self._clip)
         nn.utils.clip_grad.clip_grad_norm_ = nn.utils.clip_grad_norm_
 
@@ -107,12 +118,12 @@ class Recorder:
             self._begin(module)
         if self._roots.modules and unwrapped(module) is self._roots.modules[0] and len(self._rows) < _MOST_CALLS:
             self._rows.append(rows.hashes((given, named)))
-            self._random = torch.get_rng_state()
+            self._random = _random_state()
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
         self._depth -= 1
         if self._depth == 0 and self._random is not None:
-            if not self._facts.draws and not torch.equal(self._random, torch.get_rng_state()):
+            if not self._facts.draws and not torch.equal(self._random, _random_state()):
                 self._facts.draws = True
                 self._kept.write_facts(self._facts)
             self._random = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from everyrank.parity.script import first_test, written
@@ -18,6 +18,11 @@ from torch import Tensor
 #: What is to be a number; gradients at a clip need not: a GradScaler leaves out the step then.
 _NUMBERS = {"loss": "the loss"} | {kind: SUBJECTS[kind][0] for kind in ("gradient", "parameter")}
 
+_ROUNDING = (
+    "they part, maybe by rounding, maybe because the reference is not the same each time: that is known only beside "
+    "another record of the reference, made by observe(..., moved=True). What parts first:"
+)
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -32,39 +37,55 @@ class Beside:
 
 def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[str], list[Beside]]:
     """Return the exit code, the lines, and what is said of each size beside the first."""
-    reference, *others = sizes
-    called = ranks_of(reference)
-    head = f"everyrank parity: {reference.script}, "
+    script, others = sizes[0].script, [size.ranks for size in sizes[1:]]
     runs = {}
-    for size in (reference, *others):
+    for size in sizes:
         run = read(size)
         if isinstance(run, str):
-            return UNKNOWN, [head + run], _nothing_known(others, run, any(each.late for each in sizes))
-        runs[size.ranks] = run
-    truth, again = runs[reference.ranks], read(moved)
-    problem = _no_number(truth, called) or _not_again(truth, again, called)
+            return nothing_known(script, others, run, any(each.late for each in sizes))
+        runs[ranks_of(size)] = run
+    again = read(moved)
+    if isinstance(again, str):
+        return nothing_known(script, others, f"not alike twice: a second run of {again}", moved.late)
+    return judged(script, runs, again, steps)
+
+
+def judged(
+    script: str, runs: Mapping[str, Run], again: Run | None, steps: int
+) -> tuple[int, list[str], list[Beside]]:
+    """Return the exit code, the lines, and what is said of each run beside the first; each has a name for users.
+
+    ``again`` is another run of the first, with weights that are moved by a rounding; if there is none, what may be
+    rounding is not said to part.
+    """
+    head = f"everyrank parity: {script}, "
+    (called, truth), *others = runs.items()
+    problem = _no_number(truth, called) or (_not_again(truth, again, called) if again is not None else "")
     if problem:
-        return UNKNOWN, [head + problem], _nothing_known(others, problem, moved.late)
-    assert isinstance(again, Run)
+        return nothing_known(script, [run.size for _, run in others], problem)
     code, lines, besides = AGREE, [], []
-    for size in others:
-        comparison = Comparison(truth, runs[size.ranks], again, called)
-        found, text = _beside(comparison, truth, runs[size.ranks], called, steps)
-        besides.append(Beside(size.ranks, found, text, comparison))
+    for name, run in others:
+        comparison = Comparison(truth, run, again, called)
+        found, text = _beside(comparison, truth, run, called, steps)
+        besides.append(Beside(run.size, found, text, comparison))
         code = PART if PART in (code, found) else max(code, found)
         first, *more = text
-        lines += [f"{head}{ranks_of(size)} and {called}: {first}", *more]
-    lines += _notes([*runs.values()])
+        lines += [f"{head}{name} and {called}: {first}", *more]
+    lines += _notes(runs.values())
     if code == PART:
         lines.append(
             "  a file with a test that compares each output and gradient with one process, in fp64, to begin with:"
         )
-        lines += ["", *first_test.lines(truth.facts[0], reference.script, others[-1].ranks), ""]
+        lines += ["", *first_test.lines(truth.facts[0], script, others[-1][1].size), ""]
     return code, lines, besides
 
 
-def _nothing_known(others: Sequence[Size], text: str, is_late: bool) -> list[Beside]:
-    return [Beside(size.ranks, UNKNOWN, [text], is_late=is_late) for size in others]
+def nothing_known(
+    script: str, others: Sequence[int], text: str, is_late: bool = False
+) -> tuple[int, list[str], list[Beside]]:
+    """Return what is returned of sizes of which nothing can be said."""
+    besides = [Beside(size, UNKNOWN, [text], is_late=is_late) for size in others]
+    return UNKNOWN, [f"everyrank parity: {script}, {text}"], besides
 
 
 def ranks_of(size: Size | Run) -> str:
@@ -81,14 +102,18 @@ def read(size: Size) -> Run | str:
         return f"{called}: the script reads standard input, and here it has none"
     if size.trouble:
         return f"{called}: {_verdict(size)}\n{_tail(size)}".rstrip()
-    kept = [Kept(size.folder / f"rank-{rank}") for rank in range(size.ranks)]
+    return collected([Kept(size.folder / f"rank-{rank}") for rank in range(size.ranks)], called)
+
+
+def collected(kept: Sequence[Kept], called: str) -> Run | str:
+    """Return what the ranks of a size have kept, or why there is nothing to compare."""
     facts = [each.facts() for each in kept]
     found = [each for each in facts if each is not None]
-    if len(found) < size.ranks:
+    if len(found) < len(kept):
         return f"{called}: the script ended and never imported torch: it trains nothing"
     rounds = [each.rounds for each in found]
     if not any(rounds):
-        return f"{called}: {_nothing(found)}"
+        return f"{called}: {nothing(found)}"
     if len(set(rounds)) > 1:
         each = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(rounds))
         return f"{called}: ranks ended after different numbers of optimizer steps ({each})"
@@ -101,7 +126,8 @@ def read(size: Size) -> Run | str:
     return Run(found, steps)
 
 
-def _nothing(facts: list[Facts]) -> str:
+def nothing(facts: Sequence[Facts]) -> str:
+    """Return why there was no optimizer's step."""
     modules = [name for each in facts for name in each.modules]
     if any(each.optimizers for each in facts):
         return "the script ended in its first optimizer step"
@@ -138,10 +164,8 @@ def _no_number(truth: Run, called: str) -> str:
     return ""
 
 
-def _not_again(truth: Run, again: Run | str, called: str) -> str:
+def _not_again(truth: Run, again: Run, called: str) -> str:
     """Return how two runs of the reference differ, if they are to be the same."""
-    if isinstance(again, str):
-        return f"not alike twice: a second run of {again}"
     first, second = truth.steps[0], again.steps[0]
     if first.rows != second.rows:
         return f"{called}: two runs are given other rows in step 1: seed the shuffle, and what is made up"
@@ -168,6 +192,8 @@ def _beside(comparison: Comparison, truth: Run, run: Run, called: str, steps: in
     chance = "" if parting is None or parting.subject.startswith(("weight", "learning")) else _by_design(truth, run)
     if parting is not None and chance:
         return UNKNOWN, [chance, *(f"  {line}" for line in lines_of(parting))]
+    if parting is not None and comparison.may_be_rounding:
+        return UNKNOWN, [_ROUNDING, *(f"  {line}" for line in lines_of(parting))]
     if parting is not None:
         return PART, [*lines_of(parting), *([f"  {rows.remark}"] if rows.remark else [])]
     faults = [fault for each in run.facts for fault in each.faults]
@@ -207,7 +233,8 @@ def _by_design(truth: Run, run: Run) -> str:
     return ""
 
 
-def _notes(runs: Sequence[Run]) -> Iterator[str]:
+def _notes(runs: Iterable[Run]) -> Iterator[str]:
+    runs = [*runs]
     seen = dict.fromkeys(note for run in runs for each in run.facts for note in each.notes)
     for note in seen:
         yield f"  {note}"

@@ -22,10 +22,11 @@ class _Pass:
     line: str
 
 
-def watch(find: Callable[[str], None]) -> None:
+def watch(find: Callable[[str], None]) -> Callable[[], None]:
     """Call the function with a sentence if an optimizer steps in two passes of one sampler in one epoch.
 
-    A pass for the shape of a batch, or of a sampler that an evaluation has, is none of training.
+    A pass for the shape of a batch, or of a sampler that an evaluation has, is none of training. Return what ends the
+    watch.
     """
     trained: dict[tuple[Any, int], _Pass] = {}
     drawn: list[_Pass] = []
@@ -44,8 +45,13 @@ def watch(find: Callable[[str], None]) -> None:
                     "call sampler.set_epoch(epoch) before each"
                 )
 
+    def end() -> None:
+        DistributedSampler.__iter__ = iterate  # type: ignore[method-assign]
+        handle.remove()
+
     DistributedSampler.__iter__ = watched  # type: ignore[method-assign]
-    optimizers.register_optimizer_step_pre_hook(steps)
+    handle = optimizers.register_optimizer_step_pre_hook(steps)
+    return end
 
 
 def _noted(indices: Iterator[Any], own: _Pass, drawn: list[_Pass]) -> Iterator[Any]:
