@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,15 @@ from everyrank.resources import cores
 
 LEAKS = ("report", "fail", "off")
 TRANSPORTS = ("auto", "torch")
+
+
+@dataclass(frozen=True)
+class MutateOptions:
+    """What ``--mutate`` and its kin ask for."""
+
+    budget: float  # seconds
+    seed: int
+    floor: float
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class Options:
     adopt_transports: str
     preload: bool
     rank_cores: str
+    mutate: MutateOptions | None
 
 
 def add(parser: pytest.Parser) -> None:
@@ -103,6 +114,22 @@ def add(parser: pytest.Parser) -> None:
         help="the RPC agents of adopted tests use a transport that waits asleep if ranks outnumber cores (auto, the "
         "default), or always the transport that torch chooses (torch)",
     )
+    group.addoption(
+        "--mutate",
+        action="store_true",
+        help="run each green multi-rank test again with one of its collectives changed at a time, and report the "
+        "changes that it does not notice",
+    )
+    group.addoption(
+        "--mutate-budget",
+        metavar="TIME",
+        default=None,
+        help="with --mutate: at most this much time for all changed tests together (default: 60s)",
+    )
+    group.addoption(
+        "--mutate-seed", metavar="N", type=int, default=0, help="with --mutate: draws another sample (default: 0)"
+    )
+    parser.addini("everyrank_mutate", "the part of its changes that a test must notice under --mutate", default="")
     parser.addini("everyrank_adopt", "the same as --adopt, for every run", type="bool", default=False)
     parser.addini("everyrank_adopt_transports", "auto or torch", default="auto")
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
@@ -151,7 +178,49 @@ def read(config: pytest.Config) -> Options:
         adopt_transports=_choice(config, "adopt_transports", TRANSPORTS),
         preload=_truth(config, "everyrank_preload"),
         rank_cores=_choice(config, "rank_cores", cores.CHOICES),
+        mutate=_mutate(config),
     )
+
+
+def _mutate(config: pytest.Config) -> MutateOptions | None:
+    budget = config.getoption("mutate_budget")
+    if not config.getoption("mutate"):
+        if budget is not None:
+            raise pytest.UsageError("--mutate-budget is the time for --mutate, which was not given")
+        return None
+    if config.getoption("usepdb", False):
+        raise pytest.UsageError("--mutate runs tests that are meant to fail: leave out --pdb")
+    floor = _floor(text := str(config.getini("everyrank_mutate") or "0"))
+    if floor is None:
+        raise pytest.UsageError(f"ini key everyrank_mutate: must be a number from 0 to 1, not {text!r}")
+    return MutateOptions(_seconds(budget or "60s"), config.getoption("mutate_seed"), floor)
+
+
+def _seconds(text: str) -> float:
+    """Read a budget such as 60s, 2m or 90."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    if match is None or not float(match[1]):
+        raise pytest.UsageError(f"--mutate-budget must be a time above 0 such as 60s or 2m, not {text!r}")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def _floor(text: str) -> float | None:
+    try:
+        floor = float(text)
+    except ValueError:
+        return None
+    return floor if 0 <= floor <= 1 else None
+
+
+def mutate_floor(item: pytest.Item, options: MutateOptions) -> float:
+    """Return the part of its mutants that this test must notice: the mark decides, otherwise the ini key."""
+    mark = item.get_closest_marker("mutate")
+    if mark is None:
+        return options.floor
+    floor = _floor(str(mark.kwargs["floor"])) if [*mark.kwargs] == ["floor"] and not mark.args else None
+    if floor is None:
+        raise MisuseError("the mark mutate takes a floor from 0 to 1: write mutate(floor=0.9)")
+    return floor
 
 
 def _launcher(config: pytest.Config) -> str:

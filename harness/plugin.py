@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "rank_fixtures(*names): rank fixtures that the test asks for only by request.getfixturevalue(); its world is "
         "started and kept as if its signature named them.",
     )
+    config.addinivalue_line(
+        "markers", "mutate(floor): under --mutate, the test must notice this part of the changes of its collectives."
+    )
     chosen = options.read(config)
     try:
         member = launchers.configure(chosen.launcher, config)
@@ -58,6 +61,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"everyrank: {error}") from None
     if member is not None:
         config.stash[_MEMBER] = member
+    if chosen.mutate is not None and not hasattr(config, "workerinput"):
+        from everyrank.mutants.summary import Summary
+
+        config.pluginmanager.register(Summary(chosen.mutate.budget), "everyrank-mutants")
     if chosen.adopt:
         from everyrank.adopt.plugin import Adopter
 
@@ -148,9 +155,13 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
         return (yield)
     from everyrank.declare.stash import is_declared
 
-    if not any(is_declared(item) for item in session.items) and not launchers.has_members(
-        options.read(session.config).launcher
-    ):
+    any_multi_rank = any(is_declared(item) for item in session.items)
+    if session.config.getoption("mutate") and not any_multi_rank and not hasattr(session.config, "workerinput"):
+        raise pytest.UsageError(
+            "--mutate changes collectives of multi-rank tests, and none was collected: such a test has the mark "
+            "world or asks for a fixture such as process_group"
+        )
+    if not any_multi_rank and not launchers.has_members(options.read(session.config).launcher):
         return (yield)
     if os.environ.get("EVERYRANK_NODEID"):
         raise pytest.UsageError(

@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import pytest
 from everyrank.controller import ending
@@ -25,6 +26,7 @@ from everyrank.declare.job import Job
 from everyrank.declare.run_gpus import RunGpus
 from everyrank.declare.stash import TIMEOUT
 from everyrank.errors import MisuseError
+from everyrank.model.mutation import SEED, Observe
 from everyrank.model.ranks import rank_seed
 from everyrank.options import Options
 from everyrank.resources import holders
@@ -37,6 +39,25 @@ from everyrank.verdict.rules import Verdict, judge
 from everyrank.wire.messages import Order
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What ``--mutate`` asks of one attempt."""
+
+    watch: Observe | None = None
+    seconds: float | None = None
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether a failure is expected, and no reason to end a world whose ranks are as they were."""
+        return self.watch is not None and self.watch.mutant is not None
+
+    def limit(self, usual: TimeLimit) -> TimeLimit:
+        """Return the deadline, if the usual one is this."""
+        if self.seconds is None or (usual.seconds is not None and usual.seconds <= self.seconds):
+            return usual
+        return TimeLimit(self.seconds, "--mutate")
 
 
 class Attempts:
@@ -66,18 +87,11 @@ class Attempts:
         option = session.config.getoption
         self._debugging = bool(option("usepdb", False) or option("trace", False))
 
-    def run(self, job: Job, following: Job | None) -> tuple[Verdict, Fates, ReportContext]:
+    def run(
+        self, job: Job, following: Job | None, watch: Observe | None = None
+    ) -> tuple[Verdict, Fates, ReportContext]:
         """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
-        warm = None if job.fresh else self._pool.warm(job)
-        served = tuple(warm.served) if warm else ()
-        ready = warm or self._pool.take_spare(job)
-        verdict, fates = self._attempt(job, following, ready, keep=not job.fresh)
-        lost_before = ready is not None and (fates.broken_before or not fates.began)
-        if (lost_before or (fates.launcher_lost and not fates.began)) and not fates.interrupted:
-            # An earlier test broke this world; or the keeper was killed, which may be noticed late. This test gets a
-            # new world. A rank that ended after its order, before it began, counts: another rank may have ended it.
-            served = ()
-            verdict, fates = self._attempt(job, following, None, keep=not job.fresh)
+        verdict, fates, served = self._on_a_world(job, following, _Asked(watch))
         alone = False
         unsure = served and verdict.outcome not in _GOOD and not (fates.launcher_lost or fates.interrupted)
         if unsure and self._options.run_alone and not self._debugging:
@@ -87,21 +101,44 @@ class Attempts:
                 alone = again.outcome in _GOOD
         return verdict, fates, ReportContext(job, served, alone)
 
-    def _attempt(self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool) -> tuple[Verdict, Fates]:
+    def run_changed(self, job: Job, watch: Observe, seconds: float) -> tuple[Verdict, Fates]:
+        """Run a test that was green once more, with one of its collectives changed. It is expected to fail."""
+        return self._on_a_world(job, job, _Asked(watch, seconds))[:2]
+
+    def _on_a_world(self, job: Job, following: Job | None, asked: _Asked) -> tuple[Verdict, Fates, tuple[str, ...]]:
+        """Run a test on a warm world or a new one. Return its verdict, and the tests that its world ran before."""
+        warm = None if job.fresh else self._pool.warm(job)
+        served = tuple(warm.served) if warm else ()
+        ready = warm or self._pool.take_spare(job)
+        verdict, fates = self._attempt(job, following, ready, keep=not job.fresh, asked=asked)
+        lost_before = ready is not None and (fates.broken_before or not fates.began)
+        if (lost_before or (fates.launcher_lost and not fates.began)) and not fates.interrupted:
+            # An earlier test broke this world; or the keeper was killed, which may be noticed late. This test gets a
+            # new world. A rank that ended after its order, before it began, counts: another rank may have ended it.
+            served = ()
+            verdict, fates = self._attempt(job, following, None, keep=not job.fresh, asked=asked)
+        return verdict, fates, served
+
+    def _attempt(
+        self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool, asked: _Asked | None = None
+    ) -> tuple[Verdict, Fates]:
+        asked = asked or _Asked()
         with self._gpus_for(job, ready) as lease, self._slots_for(job) as waited:
             world = ready or self._pool.start(job, lease)
             keep = keep and (world.gpus is None or self._pool.may_share(job, following))
             with _address_of_rank_0(world) as meet_at:
                 folder = f"test-{self._tests}"
                 self._tests += 1
-                orders = self._orders(job, following if keep else None, world, folder, meet_at, keep)
-                talk = self._converse(world, self._limit(job), orders if world.launcher.same_host else [])
+                orders = self._orders(job, following if keep else None, world, folder, meet_at, keep, asked.watch)
+                talk = self._converse(
+                    world, asked.limit(self._limit(job)), orders if world.launcher.same_host else []
+                )
                 try:
                     fates = self._watch(talk, orders, job, following)
                     fates.waited = waited
                     self._pool.note_imports(fates, lambda: self._more_worlds_follow(job))
                     verdict = judge(fates)
-                    if keep and _may_be_kept(talk, verdict):
+                    if keep and _may_be_kept(talk, verdict, asked.may_fail):
                         world.served.append(job.nodeid)
                         self._pool.keep(world)
                     else:
@@ -177,9 +214,12 @@ class Attempts:
         folder: str,
         meet_at: tuple[str, int],
         keep: bool,
+        watch: Observe | None,
     ) -> list[Order]:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
-        shares = following is not None and self._pool.may_share(job, following)
+        # pytest does not tear down a test that is to follow itself, so its wider fixtures end with each of its runs.
+        shares = following not in (None, job) and self._pool.may_share(job, following)
+        one_seed = watch is not None and watch.mutant is not None and watch.mutant.way == SEED
         gpus, named, locations = world.gpus, lasting_id(job.item), world.locations()
         shared = world.launcher.hosts.share_folder(world.seats)
         return [
@@ -195,7 +235,7 @@ class Attempts:
                 backend=job.backend,
                 device=run_gpus.device(job, gpus, rank),
                 visible=run_gpus.visible(gpus, rank, world.launcher.forks),
-                seed=rank_seed(named, job.seed, rank),
+                seed=rank_seed(named, job.seed, 0 if one_seed else rank),
                 folder=os.path.join(world.launcher.hosts.folder_of(world.seats[rank]), folder),
                 shared=shared,
                 address=meet_at[0],
@@ -208,6 +248,7 @@ class Attempts:
                 local_size=locations[rank].size,
                 host=locations[rank].host,
                 hosts=locations[rank].hosts,
+                watch=watch,
             )
             for rank in range(job.size)
         ]
@@ -236,10 +277,12 @@ def _address_of_rank_0(world: LiveWorld) -> Iterator[tuple[str, int]]:
         raise
 
 
-def _may_be_kept(talk: Conversation, verdict: Verdict) -> bool:
+def _may_be_kept(talk: Conversation, verdict: Verdict, may_fail: bool) -> bool:
     """Return whether the world may serve another test; if not, note the reason in its fates."""
     fates = talk.fates
-    fates.not_kept = why_not_kept(verdict, fates) or ("a rank ended after its record" if talk.world.broken else "")
+    fates.not_kept = why_not_kept(verdict, fates, may_fail) or (
+        "a rank ended after its record" if talk.world.broken else ""
+    )
     if not fates.not_kept and not ending.close_up(talk):
         late = {fate.rank: fate.out_of_order for fate in fates.ranks if fate.out_of_order}
         fates.not_kept = "; ".join(f"rank {rank} {reason}" for rank, reason in late.items()) or "a rank left"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -29,12 +30,16 @@ from everyrank.errors import MisuseError
 from everyrank.launch import surroundings
 from everyrank.launch.keeper import die_with_parent
 from everyrank.launch.limits import advice
+from everyrank.model.mutation import Observe
 from everyrank.model.outcome import Rule
-from everyrank.options import Options
+from everyrank.options import MutateOptions, Options
 from everyrank.resources import holders, leases
 from everyrank.verdict.fates import Fates
 from everyrank.verdict.report import pass_on_warnings, reports
 from everyrank.verdict.result import test_result
+
+if TYPE_CHECKING:
+    from everyrank.mutants.mutating import Mutating
 
 
 class Controller:
@@ -70,6 +75,7 @@ class Controller:
         self._wants_results = bool(self._config.hook.pytest_everyrank_result.get_hookimpls())
         self._without_world = WithoutWorld(options, self._run_gpus, self._wants_results)
         self._reruns = Reruns(session.config, self._reports)
+        self._mutating = None if options.mutate is None else _mutating(session, options.mutate)
 
     # --- the run -----------------------------------------------------------------------------------
 
@@ -143,14 +149,15 @@ class Controller:
         try:
             job = self._jobs.job(item)
             impossible = self._launching.cannot_start(job)
+            watch = None if self._mutating is None else self._mutating.begin(job)
         except MisuseError as error:
             return self._without_world.refused(item, str(error))
-        return self._without_world.end(job, impossible) or self._in_world(job, self._jobs.find(nextitem))
+        return self._without_world.end(job, impossible) or self._in_world(job, self._jobs.find(nextitem), watch)
 
-    def _in_world(self, job: Job, following: Job | None) -> TestEnd:
+    def _in_world(self, job: Job, following: Job | None, watch: Observe | None) -> TestEnd:
         started = time.time()
         try:
-            verdict, fates, context = self._attempts.run(job, following)
+            verdict, fates, context = self._attempts.run(job, following, watch)
         except OSError as error:
             return self._without_world.refused(job.item, f"the world could not be started: {advice(error)}")
         except MisuseError as error:
@@ -162,7 +169,11 @@ class Controller:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, verdict, fates, job)
         self._obey_requests(fates)
-        return TestEnd(logged, test_result(verdict, fates, context) if self._wants_results else None)
+        result = test_result(verdict, fates, context) if self._wants_results else None
+        if self._mutating is not None and verdict.outcome == "passed" and logged[-1].outcome == "passed":
+            part = self._mutating.try_mutants(job, fates, functools.partial(self._attempts.run_changed, job))
+            self._mutating.attach(part, logged, result)
+        return TestEnd(logged, result)
 
     def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Tear down the fixtures of this process that the next test does not need, as pytest would."""
@@ -203,6 +214,12 @@ class Controller:
             if manager is not None:
                 manager.resume()
                 manager.suspend(in_=False)
+
+
+def _mutating(session: pytest.Session, request: MutateOptions) -> Mutating:
+    from everyrank.mutants.mutating import Mutating
+
+    return Mutating(session.config, request, sum(map(is_declared, session.items)))
 
 
 def _print_live(rank: int, line: bytes) -> None:

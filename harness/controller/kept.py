@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from everyrank.controller.point_to_point import not_received
+from everyrank.model.outcome import Rule
 from everyrank.model.ranks import ranks_text
 from everyrank.verdict.fates import Fates
 from everyrank.verdict.leak_lines import leak_lines
@@ -12,14 +13,19 @@ from everyrank.verdict.rules import Verdict
 _REASONS = 5
 
 
-def why_not_kept(verdict: Verdict, fates: Fates) -> str:
-    """Return why the world may not serve another test; "" if every rank did well and is as it was before."""
+def why_not_kept(verdict: Verdict, fates: Fates, may_fail: bool = False) -> str:
+    """Return why the world may not serve another test; "" if every rank did well and is as it was before.
+
+    ``may_fail``: the test has a changed collective, and a failure is what is hoped for.
+    """
     records = {fate.rank: fate.record for fate in fates.ranks if fate.record is not None}
-    expected = verdict.outcome == "xfailed" and all(
-        record.keep_if_xfailed
-        for record in records.values()
-        if any(phase.outcome == "xfailed" for phase in record.phases)
-    )
+    expected = may_fail and verdict.rule is Rule.FAILED
+    if verdict.outcome == "xfailed":
+        expected = all(
+            record.keep_if_xfailed
+            for record in records.values()
+            if any(phase.outcome == "xfailed" for phase in record.phases)
+        )
     if verdict.outcome not in ("passed", "skipped") and not expected:
         return "the test ended in an error" if verdict.outcome == "error" else f"the test {verdict.outcome}"
     if len(records) < len(fates.ranks):

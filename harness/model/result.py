@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from everyrank.model.mutation import MutationPart
 
 
 # A result cannot refer to itself, so the garbage collector skips its parts.
@@ -72,3 +73,4 @@ class TestResult(msgspec.Struct):
     leaks: list[LeakPart] = []
     rollcall: list[StancePart] = []
     blame: BlamePart | None = None
+    mutation: MutationPart | None = None  # with --mutate

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from everyrank.devices import device_types
@@ -51,6 +51,10 @@ from everyrank.wire.messages import (
 from everyrank.wire.progress import Progress, SentProgress
 from everyrank.wire.truncate import truncate
 
+if TYPE_CHECKING:
+    from everyrank.model.mutation import Observe
+    from everyrank.mutate.watcher import Watcher
+
 
 class Rank:
     """One process of a world, from its first order to its last.
@@ -77,6 +81,7 @@ class Rank:
         self._watch: LeakWatch
         self._measured: coverage.RankCoverage | None = None
         self._used_up: list[str] = []
+        self._watcher: Watcher | None = None
         self._imports: Imports
         context.become(self, session.config)
         prepare_session(session.config, self._hooks)
@@ -108,7 +113,7 @@ class Rank:
 
     def run(self, order: Order) -> Record:
         """Run one test and return its record; only the death of this process prevents that."""
-        self.leaks, self.notes, self._keep_if_xfailed = [], {}, False
+        self.leaks, self.notes, self._keep_if_xfailed, self._watcher = [], {}, False, None
         self._hooks.reset()
         try:
             item, trouble = _find(self._session.items, order.nodeid, order.index, order.occurrence)
@@ -126,7 +131,7 @@ class Rank:
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = _find(self._session.items, order.next_nodeid, order.next_index, 0)
-            exit_request = None
+            exit_request, self._watcher = None, None if order.watch is None else _watch(order.watch, order.rank)
             try:
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             except pytest.exit.Exception as error:
@@ -135,6 +140,8 @@ class Rank:
                 excinfo = pytest.ExceptionInfo.from_exception(error)
                 text = {"text": truncate(str(item.repr_failure(excinfo)))}
                 self._hooks.phases.append(Phase("call", "failed", text, time.monotonic(), *describe_failure(excinfo)))
+            if self._watcher is not None:
+                self._watcher.stop()
             self._rendezvous.end()
             groups.unbind_defaults()
             self._groups.forget_meshes()
@@ -173,6 +180,7 @@ class Rank:
             notes=truncate(self.notes),
             imports=self._imports.new(),
             keep_if_xfailed=self._keep_if_xfailed,
+            seen=None if self._watcher is None else self._watcher.seen(),
         )
 
     def _save_coverage(self) -> None:
@@ -283,6 +291,12 @@ def _enter(order: Order, run_folder: str, meet: MeetOthers) -> World:
     libraries.redirect_multiprocessing(run_folder)
     seed_generators(order.seed)
     return world
+
+
+def _watch(asked: Observe, rank: int) -> Watcher:
+    from everyrank.mutate import watcher
+
+    return watcher.watch(asked, rank)
 
 
 def _tear_down(session: pytest.Session) -> str:

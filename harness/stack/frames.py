@@ -16,7 +16,14 @@ from everyrank.stack.running import called_name, iterated, only_call
 _HARNESS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Files whose functions see the calls of torch's groups: they stand between torch's frames, and do nothing else.
 _SEES_CALLS = tuple(
-    _HARNESS + os.path.join("rank", f"{name}.py") for name in ("group_calls", "point_to_point", "sizes")
+    _HARNESS + os.path.join(*name)
+    for name in (
+        ("rank", "group_calls.py"),
+        ("rank", "point_to_point.py"),
+        ("rank", "sizes.py"),
+        ("mutate", "operators.py"),
+        ("mutate", "watcher.py"),
+    )
 )
 #: Functions of libraries whose names do not describe what is being done.
 _THIN = {

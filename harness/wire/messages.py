@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from everyrank.model.mutation import Observe, Seen
 
 
 class Message(msgspec.Struct, tag=True, frozen=True):
@@ -57,6 +58,7 @@ class Order(Message, frozen=True):
     local_size: int
     host: int  # among the hosts of this world
     hosts: int
+    watch: Observe | None = None  # with --mutate: note the collectives, or change one
 
 
 class CloseUp(Message, frozen=True):
@@ -195,6 +197,7 @@ class Record(Message, frozen=True):
     imports: list[str] = []  # modules of installed packages that are new to this process, the outermost first
     sizes: list[Sizes] = []  # of the first collectives that accept unequal sizes
     keep_if_xfailed: bool = False  # whether the test states that its xfail is no reason to end the world
+    seen: Seen | None = None  # what it has seen of its collectives, if it was asked to watch them
 
     @property
     def ended_badly(self) -> bool:

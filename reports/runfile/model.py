@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from everyrank.model.mutation import MutationPart
 from everyrank.model.outcome import Ending
 from everyrank.model.parity import ParityPart
 from everyrank.model.result import BlamePart, LeakPart, RankEnd, StancePart
@@ -182,6 +183,7 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     repeat: str = ""  # the command line that repeats it
     passes_alone: bool = False
     not_kept: str = ""  # why its world served no further test; empty if it could, or if the test asked for its own
+    mutation: MutationPart | None = None  # with --mutate: what became of it with one collective changed at a time
 
 
 class SinglePart(RunFilePart, frozen=True):

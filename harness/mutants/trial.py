@@ -1,0 +1,92 @@
+"""Run a green test again with one of its collectives changed at a time, and judge whether it notices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everyrank.model.mutation import SEED, MutantPart, MutationPart, Observe, Seen
+from everyrank.model.outcome import RULES, Rule
+from everyrank.mutants.plan import Collected, Planned, collected, planned, remarks
+from everyrank.verdict.fates import Fates, failures
+from everyrank.verdict.rules import Verdict
+
+#: Runs the test on a world once more: with these orders, and within this many seconds.
+RunAgain = Callable[[Observe, float], tuple[Verdict, Fates]]
+
+#: A changed test may take this many times as long as the test, and at least this many seconds.
+_TIMES, _LEAST = 10.0, 5.0
+#: At most this many characters of a failure are kept.
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Request:
+    """What ``--mutate`` and its kin ask for, of one test."""
+
+    seed: int
+    budget: float  # seconds
+    floor: float
+
+
+def trial(fates: Fates, request: Request, again: RunAgain) -> MutationPart:
+    """Run the mutants of a test that has just passed with these fates, as many as the budget allows."""
+    began = time.monotonic()
+    calls = collected(seen(fates))
+    plan = planned(calls, len(fates.ranks), request.seed)
+    limit = max(_LEAST, _TIMES * fates.seconds)
+    ended = []
+    for mutant in plan:
+        if time.monotonic() - began > request.budget:
+            break
+        verdict, found = again(Observe(mutant.mutant), limit)
+        if verdict.rule is Rule.INTERRUPTED:
+            break
+        ended.append(_part(mutant, verdict, found, calls))
+    remarked = remarks(calls, len(fates.ranks))
+    if any(part.outcome == "killed" for part in ended):
+        verdict, _ = again(Observe(), limit)
+        if verdict.outcome != "passed":
+            remarked.append("unchanged, the test was red after its mutants: their outcomes are not certain")
+    return MutationPart(
+        calls=len(calls), possible=len(plan), mutants=ended, remarks=remarked, seed=request.seed, floor=request.floor,
+        seconds=time.monotonic() - began,
+    )  # fmt: skip
+
+
+def seen(fates: Fates) -> list[Seen]:
+    """Return what the ranks have seen, as far as they have filed it."""
+    return [fate.record.seen for fate in fates.ranks if fate.record is not None and fate.record.seen is not None]
+
+
+def _part(planned: Planned, verdict: Verdict, fates: Fates, calls: list[Collected]) -> MutantPart:
+    found = seen(fates)
+    landed = _landed(planned, found, calls)
+    by, message = "", ""
+    trouble = next((rank.trouble for rank in found if rank.trouble), "")
+    if verdict.outcome in ("failed", "error"):
+        outcome = "killed" if landed is not False or len(found) < len(fates.ranks) else "unstable"
+        by = RULES.get(verdict.rule) or "fail"
+        root = next(iter(failures(fates)), None)
+        message = root.phase.brief if root is not None else verdict.headline
+    elif trouble:
+        outcome, message = "not-landed", trouble
+    elif landed and verdict.outcome == "passed":
+        outcome = "survived"
+    else:
+        outcome = "not-landed" if landed or landed is None else "redundant"
+    name, location = (planned.call.name, planned.call.location) if planned.call is not None else ("", "")
+    brief = " ".join(message.split())[:_LONGEST]
+    return MutantPart(planned.mutant.way, name, location, planned.text, outcome, by, brief)
+
+
+def _landed(planned: Planned, found: list[Seen], calls: list[Collected]) -> bool | None:
+    """Return whether a tensor was another one because of the change; None if the changed call was not made.
+
+    One seed on all ranks has landed if a rank gave something else to a collective than without it.
+    """
+    if planned.mutant.way == SEED:
+        return [call.digests for call in collected(found)] != [call.digests for call in calls]
+    landed = [rank.landed for rank in found if rank.landed is not None]
+    return any(landed) if landed else None
