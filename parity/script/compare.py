@@ -151,7 +151,9 @@ class Comparison:
                 self._miss(step, kind, name)
                 continue
             parts = mine.get(name, [])
-            lacking = [rank for rank, part in enumerate(parts) if part is None] or ([] if parts else [0])
+            lacking = [
+                rank for rank, part in enumerate(parts) if part is None and not self._other.lacks(rank, name)
+            ] or ([] if parts else [0])
             if not any(part is not None for part in parts):
                 if kind in (*GRADIENTS, "state") and not has_shards(self._other):
                     wrong.append((name, Fit("", f"is missing on {ranks_text(range(self._other.size))}")))

@@ -49,6 +49,9 @@ def compared(reference: Run, other: Run, called: str) -> Rows:
                 )
             remark = f"each of {size} ranks saw all rows of {called}, as in tensor parallelism"
             continue
+        if stages := _first_of_a_pipeline(truth, ranks, other):
+            remark = f"ranks have other weights, as in a pipeline: {ranks_text(stages)} saw the rows of {called}"
+            continue
         if (times := together.total() / truth.total()).is_integer() and together == Counter(
             {row: int(times) * count for row, count in truth.items()}
         ):
@@ -56,6 +59,15 @@ def compared(reference: Run, other: Run, called: str) -> Rows:
             continue
         return _apart(step, truth, ranks, together, called)
     return Rows(min(len(reference.steps), len(other.steps)), remark=remark)
+
+
+def _first_of_a_pipeline(truth: Counter[str], ranks: list[Counter[str]], other: Run) -> list[int]:
+    """Return the ranks with weights of their own that saw the rows: those of other stages see activations."""
+    for names in dict.fromkeys(other.weights) if len(set(other.weights)) > 1 else ():
+        found = [rank for rank, own in enumerate(other.weights) if own == names]
+        if sum((ranks[rank] for rank in found), Counter()) == truth:
+            return found
+    return []
 
 
 def _apart(step: int, truth: Counter[str], ranks: list[Counter[str]], together: Counter[str], called: str) -> Rows:

@@ -62,7 +62,7 @@ class Facts:
     """The files that rank 0 has opened for writing, each with the line."""
     batch_norms: list[str] = field(default_factory=list)
     eps: float = 0.0
-    """The rounding of the dtype of autocast around the first module; 0 without."""
+    """The rounding of the dtype in which autocast or FSDP lets modules compute; 0 without."""
     draws: bool = False
     """Whether the first module draws random numbers in its forward."""
     rank: int = 0

@@ -35,6 +35,16 @@ def kinds(module: nn.Module) -> tuple[type[nn.Module], str]:
     return kind, type(module).__name__
 
 
+def dtype_of_shards(module: nn.Module) -> torch.dtype | None:
+    """Return the dtype in which FSDP computes, of either kind; None if it is that of the parameters."""
+    for each in module.modules():
+        state = getattr(each, "_get_fsdp_state", lambda: None)()
+        policy = getattr(state, "_mp_policy", None) or getattr(each, "mixed_precision", None)
+        if isinstance(dtype := getattr(policy, "param_dtype", None), torch.dtype):
+            return dtype
+    return None
+
+
 class Roots:
     """The modules that were called from outside of any other, in order."""
 

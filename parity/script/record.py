@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from everyrank.parity.script import asked, replaced, rows, written
 from everyrank.parity.script.kept import Facts, Kept, Moment, part_of
-from everyrank.parity.script.names import Roots, kinds, unwrapped
+from everyrank.parity.script.names import Roots, dtype_of_shards, kinds, unwrapped
 from everyrank.parity.values.lines import line_of_caller
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
@@ -103,6 +103,8 @@ class Recorder:
 
     def _enter(self, module: nn.Module, given: Any) -> None:
         self._depth += 1
+        if not self._facts.eps and torch.is_autocast_enabled("cpu"):
+            self._compute_in(torch.get_autocast_dtype("cpu"))
         if not torch.is_grad_enabled() or not module.training:
             return
         if self._depth == 1:
@@ -138,11 +140,18 @@ class Recorder:
         facts.batch_norms = self._roots.batch_norms()
         kept = {name for moment in self._moments if moment.kind == "weight" for name in moment.parts}
         self._keep("weight", {name: each for name, each in self._roots.parameters().items() if name not in kept})
-        if torch.is_autocast_enabled("cpu"):
-            facts.eps = torch.finfo(torch.get_autocast_dtype("cpu")).eps
         if self._moved:
             rows.move(unwrapped(module).parameters(), facts.eps)
         self._kept.write_facts(facts)
+        if (dtype := dtype_of_shards(module)) is not None:
+            self._compute_in(dtype)
+
+    def _compute_in(self, dtype: torch.dtype) -> None:
+        """Take the rounding of the dtype in which modules compute for that of the run."""
+        self._facts.eps = max(self._facts.eps, torch.finfo(dtype).eps)
+        self._kept.write_facts(self._facts)
+        if self._moved:
+            rows.move(self._roots.parameters().values(), self._facts.eps)
 
     # --- a step -----------------------------------------------------------------------------------
 

@@ -78,6 +78,14 @@ def _backends(note: Note) -> None:
     dist.init_device_mesh = device_mesh.init_device_mesh
 
 
+#: By function: the place of the number of a GPU.
+_PLACE = {"to": 1, "_parse_to": 0}
+
+
+def _at(values: Sequence[Any], place: int) -> Any:
+    return values[place] if place < len(values) else None
+
+
 class _OnCPU(TorchFunctionMode):
     """Gives every function of torch's the CPU where it is given CUDA."""
 
@@ -88,13 +96,16 @@ class _OnCPU(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         name = getattr(func, "__name__", "")
-        is_index = name == "to" and len(args) > 1 and type(args[1]) is int  # `.to(local_rank)`
+        if name == "pin_memory":
+            return args[0]
+        place = _PLACE.get(name, len(args))
+        is_index = type(_at(args, place)) is int  # `.to(local_rank)`
         if name == "cuda" or is_index or any(map(_asks_for_cuda, (*args, *named.values()))):
             if "distributed_c10d" not in sys._getframe(1).f_code.co_filename:  # it tries all devices
                 self._note(f"the CPU stands for CUDA ({line_of_caller()})")
             if name == "cuda":
                 return args[0]
-            args = (args[0], "cpu", *args[2:]) if is_index else args
+            args = (*args[:place], "cpu", *args[place + 1 :]) if is_index else args
             args = tuple("cpu" if _asks_for_cuda(each) else each for each in args)
             named = {key: "cpu" if _asks_for_cuda(each) else each for key, each in named.items()}
         return func(*args, **named)
@@ -104,8 +115,9 @@ def _devices(note: Note) -> None:
     if torch.cuda.is_available():
         return
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        if "cuda" in Path(sys.argv[0]).read_text():  # a mode costs a little at each call
-            _OnCPU(note).__enter__()
+        if any(word in Path(sys.argv[0]).read_text() for word in ("cuda", "nccl", "accelerator")):
+            _OnCPU(note).__enter__()  # a mode costs a little at each call
+            _on_cpu_in(sys.argv[0], note)
 
     def nothing(inner: Callable[..., Any], *given: Any, **named: Any) -> Any:
         return None
@@ -123,6 +135,23 @@ def _devices(note: Note) -> None:
     _around(nn.parallel.DistributedDataParallel, "__init__", wrapper)
 
 
+def _on_cpu_in(script: str, note: Note) -> None:
+    """Give the script itself, and no package, a GPU for each rank, which is the CPU; it loads files there, too."""
+
+    def count(inner: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        return _size() if os.path.realpath(sys._getframe(2).f_code.co_filename) == own else inner(*given, **named)
+
+    def load(inner: Callable[..., Any], file: Any, map_location: Any = None, *given: Any, **named: Any) -> Any:
+        if _asks_for_cuda(map_location) or isinstance(map_location, dict):
+            map_location = "cpu"
+        return inner(file, map_location, *given, **named)
+
+    own = os.path.realpath(script)
+    for owner in (torch.cuda, torch.accelerator):
+        _around(owner, "device_count", count)
+    _around(torch, "load", load)
+
+
 # --- data ------------------------------------------------------------------------------------------
 
 
@@ -136,19 +165,29 @@ def _rank() -> int:
 
 def _divide_batches(note: Note) -> None:
     size = _size()
+    divided: dict[int, int] = {}  # by dataset: a framework makes a loader anew from another's values
 
     def loader(inner: Callable[..., Any], self: Any, dataset: Any, *given: Any, **named: Any) -> Any:
         batch = given[0] if given else named.get("batch_size", 1)
-        if size > 1 and isinstance(batch, int) and named.get("batch_sampler") is None:
+        whole = isinstance(batch, int) and named.get("batch_sampler") is None
+        if size > 1 and whole and divided.get(id(dataset)) != batch:
             if batch % size:
                 note(f"the batch of {batch} rows cannot be divided by {size} ranks ({line_of_caller()})")
             else:
                 note(f"the batch of {batch} rows is {batch // size} on each of {size} ranks ({line_of_caller()})")
                 named.pop("batch_size", None)
-                return inner(self, dataset, batch // size, *given[1:], **named)
-        return inner(self, dataset, *given, **named)
+                given = (batch // size, *given[1:])
+                divided[id(dataset)] = given[0]
+        inner(self, dataset, *given, **named)
+        _seed_shuffle(self.sampler)
 
     _around(data.DataLoader, "__init__", loader)
+
+
+def _seed_shuffle(sampler: Any) -> None:
+    """Let a shuffle without a generator be the same at each size, whatever was drawn before."""
+    if isinstance(sampler, data.RandomSampler) and sampler.generator is None:
+        sampler.generator = torch.Generator().manual_seed(0)
 
 
 class _MyRows:
@@ -164,20 +203,34 @@ class _MyRows:
         return len(self._batches)
 
 
+def _undealt(batches: Any) -> Any:
+    """Return the batches of one rank: no sampler cuts them by rank, torch's or accelerate's."""
+    found: list[Any] = [batches, getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None)]
+    for each in found:
+        if isinstance(each, data.DistributedSampler):
+            each.num_replicas, each.rank = 1, 0
+            each.num_samples = each.total_size = len(each.dataset)  # type: ignore[arg-type]
+        elif hasattr(each, "num_processes") and hasattr(each, "process_index"):
+            each.num_processes, each.process_index = 1, 0
+    return batches
+
+
 def _share_batches(note: Note) -> None:
     def loader(inner: Callable[..., Any], self: Any, dataset: Any, *given: Any, **named: Any) -> Any:
         inner(self, dataset, *given, **named)
-        sampler, batches = self.sampler, self.batch_sampler
-        if batches is None or isinstance(dataset, data.IterableDataset):
+        if self.batch_sampler is None or isinstance(dataset, data.IterableDataset):
             note(f"--same-data knows no loader of this kind ({line_of_caller()})")
             return
-        if isinstance(sampler, data.DistributedSampler):
-            sampler.num_replicas, sampler.rank = 1, 0
-            sampler.num_samples = sampler.total_size = len(dataset)
-        if isinstance(sampler, data.RandomSampler) and sampler.generator is None:
-            sampler.generator = torch.Generator().manual_seed(0)
+        _seed_shuffle(self.sampler)
         if _size() > 1:
             note(f"each rank has its rows of one rank's batch ({line_of_caller()})")
-            object.__setattr__(self, "batch_sampler", _MyRows(batches))
+
+    def batches(self: Any) -> Any:
+        dealt = deals.fget(self)
+        if self.batch_sampler is None or isinstance(self.dataset, data.IterableDataset):
+            return dealt
+        return _MyRows(_undealt(dealt)) if _size() > 1 else _undealt(dealt)
 
     _around(data.DataLoader, "__init__", loader)
+    deals: Any = data.DataLoader.__dict__["_index_sampler"]  # when it is gone through: it may be made anew until then
+    data.DataLoader._index_sampler = property(batches)  # type: ignore[method-assign, assignment]

@@ -13,7 +13,11 @@ from torch.utils import _pytree as tree
 
 
 def hashes(given: Any) -> list[str]:
-    """Return a hash for each row of what a module is given: of all tensors that have as many rows as the first."""
+    """Return a hash for each row of what a module is given: of all tensors that have as many rows as the first.
+
+    What a mask leaves out is none of a row: a batch is padded to its longest row, and each rank has another one.
+    """
+    mask = _mask(given)
     leaves = tree.tree_leaves(tree.tree_map(_plain, given, is_leaf=lambda each: isinstance(each, Mapping)))
     tensors = [getattr(each, "_local_tensor", each).detach() for each in leaves if isinstance(each, Tensor)]
     tensors = [each.cpu().contiguous() for each in tensors if each.dim()]
@@ -21,7 +25,22 @@ def hashes(given: Any) -> list[str]:
         return []
     count = len(tensors[0])
     alike = [each for each in tensors if len(each) == count]
-    return [digest(each[number] for each in alike) for number in range(count)]
+    if mask is None or len(mask) != count:
+        return [digest(each[number] for each in alike) for number in range(count)]
+    return [
+        digest(each[number][mask[number]] if each.shape[:2] == mask.shape else each[number] for each in alike)
+        for number in range(count)
+    ]
+
+
+def _mask(given: Any) -> Tensor | None:
+    """Return the mask of transformers' models, if they are given one; true where a token is."""
+    args, named = given
+    for each in (named, *args):
+        mask = each.get("attention_mask") if isinstance(each, Mapping) else None
+        if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point():
+            return mask.detach().cpu() != 0
+    return None
 
 
 def _plain(value: Any) -> Any:

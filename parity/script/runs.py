@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,25 @@ class Run:
     @property
     def size(self) -> int:
         return len(self.facts)
+
+    @functools.cached_property
+    def weights(self) -> list[frozenset[str]]:
+        """The names of the weights that each rank has called: not the same in a pipeline."""
+        return [
+            frozenset(
+                name
+                for step in self.steps
+                for moment in step.moments[rank]
+                if moment.kind == "weight"
+                for name in moment.parts
+            )
+            for rank in range(self.size)
+        ]
+
+    def lacks(self, rank: int, name: str) -> bool:
+        """Return whether only other ranks have this weight, or the weight of this state."""
+        bare = name.rpartition("` of `")[2]
+        return bare not in self.weights[rank] and any(bare in names for names in self.weights)
 
     @property
     def microbatches(self) -> int:

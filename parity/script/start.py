@@ -105,6 +105,7 @@ class Size:
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", 1),
             "CUDA_VISIBLE_DEVICES": "",
+            "ACCELERATE_USE_CPU": True,  # on the CPU accelerate starts no group without it
             "PYTHONPATH": on_path,
             VARIABLE: self.folder / "watched",
             PYTEST: process_name(),

@@ -91,7 +91,10 @@ def test_a_hang_ends_with_the_roll_call(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_cuda_and_nccl_are_replaced_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asks = TRAINS.replace('"gloo"', '"nccl"').replace("nn.Linear(4, 2)", 'nn.Linear(4, 2).to("cuda")')
+    asks = TRAINS.replace('"gloo"', '"nccl"').replace("nn.Linear(4, 2)", 'nn.Linear(4, 2).to("cuda").to(device)')
+    asks = asks.replace("model =", "device = 1 % torch.cuda.device_count(); model =").replace(
+        "[rank::size]", "[rank::size].pin_memory()"
+    )
     code, text = _run(tmp_path, monkeypatch, asks)
     assert (code, text.splitlines()[:3]) == (
         0,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from everyrank.parity.script.rows import hashes
 
 from tests.parity.script.test_faults import printed
 from tests.parity.script.test_first_test import imported
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.group("clusters")
 BEGIN = """
 import torch, torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -52,6 +54,34 @@ WAYS = {
     + LOOP.replace("model(batch(step)).square().mean()", "scaler.scale(model(batch(step)).square().mean())").replace(
         "optimizer.step()", "scaler.step(optimizer)\n    scaler.update()"
     ),
+    "fsdp2 in bfloat16": SHARDS.replace(
+        "fully_shard(", "fully_shard(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32), module="
+    ).replace("lr=1e-2", "lr=1e-1")
+    + LOOP,
+    "autocast inside of the model": "class Net(nn.Sequential):\n    def forward(self, rows):\n"
+    "        with torch.autocast('cpu', torch.bfloat16): return super().forward(rows)\n"
+    "model = DDP(Net(*net()))\noptimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)" + LOOP,
+    "pipeline": """
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 10), nn.Linear(10, 3)
+    def forward(self, rows):
+        rows = self.up(rows) if self.up is not None else rows
+        return self.down(rows) if self.down is not None else rows
+model = Net()
+if size > 1:
+    setattr(model, "up" if rank else "down", None)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+stage = PipelineStage(model, rank, size, torch.device("cpu"))
+schedule = ScheduleGPipe(stage, 2, loss_fn=lambda rows, target: (rows - target).square().mean())
+for step in range(4):
+    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+    optimizer.zero_grad()
+    schedule.step(*([] if rank else [rows]), **({"target": rows[:, :3]} if rank == size - 1 else {}))
+    optimizer.step()
+""",
     "two optimizers": """
 one, two = DDP(net()), DDP(net())
 first, second = torch.optim.SGD(one.parameters(), lr=.1), torch.optim.Adam(two.parameters(), lr=.01)
@@ -132,3 +162,47 @@ for epoch in range(2):
     code, text = _run(tmp_path, monkeypatch, script.replace("    sampler.set_epoch(epoch)\n", ""))
     sentence = "the DistributedSampler begins a second epoch in the order of the first (train.py:26): call"
     assert (code, text[: len(sentence)]) == (1, sentence), text
+
+
+#: By the option: loaders that a framework makes of a user's, as accelerate (whole batches in turn) and Lightning do.
+FRAMEWORKS = {
+    "--same-data": """
+class Shard:
+    def __init__(self, batch_sampler):
+        self.batch_sampler, self.num_processes, self.process_index = batch_sampler, size, rank
+    def __iter__(self):
+        for number, batch in enumerate(self.batch_sampler):
+            if number % self.num_processes == self.process_index:
+                yield batch
+    def __len__(self):
+        return 4
+loader = DataLoader(rows, batch_sampler=Shard(DataLoader(rows, 8, shuffle=True).batch_sampler))
+""",
+    "--global-batch": """
+mine = DataLoader(rows, 8, shuffle=True)
+loader = DataLoader(mine.dataset, batch_size=mine.batch_size, sampler=DistributedSampler(rows, shuffle=False))
+""",
+}
+
+
+@pytest.mark.parametrize("option", FRAMEWORKS)
+def test_an_option_reaches_a_loader_that_a_framework_makes(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "from torch.utils.data import DataLoader, DistributedSampler\nrows = torch.randn(32, 6)"
+    script += f"\nif rank: torch.rand(1)\n{FRAMEWORKS[option]}\nloader = iter(loader)\nmodel = DDP(net())\n"
+    script += "optimizer = torch.optim.SGD(model.parameters(), lr=.1)"
+    script += LOOP.replace("range(4)", "range(3)").replace("batch(step)", "next(loader)")
+    code, text = _run(tmp_path, monkeypatch, script, option)
+    assert (code, text.partition(" (")[0]) == (0, "the same training, in 3 steps"), text
+
+
+def test_a_row_has_no_padding() -> None:
+    tokens, longer = torch.tensor([[5, 6, 0], [7, 8, 9]]), torch.tensor([[5, 6, 0, 0], [7, 8, 9, 0]])
+    short, long = (
+        hashes(((), {"input_ids": each, "attention_mask": each != 0, "labels": torch.tensor([1, 0])}))
+        for each in (tokens, longer)
+    )
+    assert short == long
+    assert len(set(short)) == 2
+    assert hashes(((tokens,), {})) != hashes(((longer,), {}))
