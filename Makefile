@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers board-models board-losses clean
+.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers board-models board-losses board-scripts clean
 .PHONY: test test-stacks test-clusters test-browser test-draws test-packages test-parallel test-all test-parity again-parity
 
 install: $(STAMP)
@@ -102,6 +102,15 @@ board-losses: $(STAMP)
 		--run-file ../build/board/losses.jsonl || [ $$? = 1 ]
 	build/board-losses/bin/everyrank board build/board/losses.jsonl -o build/board/losses.html --title "Losses" \
 		--markdown build/board/losses.md
+
+# Public example scripts, each with what `everyrank parity` says of it: red if that is another. torchvision's wheel is for
+# CUDA: on torch for the CPU its operators do not load, and so cannot be registered.
+board-scripts: $(STAMP)
+	$(PYTHON) -m venv build/board-scripts
+	build/board-scripts/bin/pip install --quiet --constraint constraints.txt . numpy pytest-xdist \
+		-r boards/scripts/packages.txt
+	sed -i 's/^@torch.library.register_fake/#&/' build/board-scripts/lib/*/site-packages/torchvision/_meta_registrations.py
+	cd boards && ../build/board-scripts/bin/pytest scripts -n 1
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

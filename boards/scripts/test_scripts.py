@@ -20,8 +20,7 @@ def test_a_script_does_what_its_row_says(row: dict[str, Any], tmp_path: Path) ->
     for package in row.get("needs", []):
         pytest.importorskip(package, reason=f"pip install {package}")
     arguments = row["run"].split()
-    place = next(number for number, each in enumerate(arguments) if each.endswith(".py"))
-    script = HERE / "examples" / arguments[place]
+    script = HERE / "examples" / next(each for each in arguments if each.endswith(".py"))
     (tmp_path / script.name).write_bytes(script.read_bytes())  # unchanged, in a folder in which it may write
     command = [sys.executable, "-c", COMMAND, "parity", "--keep", "kept", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -78,12 +78,8 @@ def _backends(note: Note) -> None:
     dist.init_device_mesh = device_mesh.init_device_mesh
 
 
-#: By function: the place of the number of a GPU.
-_PLACE = {"to": 1, "_parse_to": 0}
-
-
-def _at(values: Sequence[Any], place: int) -> Any:
-    return values[place] if place < len(values) else None
+#: By function: which of its arguments may be the number of a GPU.
+_NUMBERS = {"to": 1, "_parse_to": 0}
 
 
 class _OnCPU(TorchFunctionMode):
@@ -98,14 +94,14 @@ class _OnCPU(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "pin_memory":
             return args[0]
-        place = _PLACE.get(name, len(args))
-        is_index = type(_at(args, place)) is int  # `.to(local_rank)`
+        index = _NUMBERS.get(name, len(args))
+        is_index = index < len(args) and type(args[index]) is int  # `.to(local_rank)`
         if name == "cuda" or is_index or any(map(_asks_for_cuda, (*args, *named.values()))):
             if "distributed_c10d" not in sys._getframe(1).f_code.co_filename:  # it tries all devices
                 self._note(f"the CPU stands for CUDA ({line_of_caller()})")
             if name == "cuda":
                 return args[0]
-            args = (*args[:place], "cpu", *args[place + 1 :]) if is_index else args
+            args = (*args[:index], "cpu", *args[index + 1 :]) if is_index else args
             args = tuple("cpu" if _asks_for_cuda(each) else each for each in args)
             named = {key: "cpu" if _asks_for_cuda(each) else each for key, each in named.items()}
         return func(*args, **named)

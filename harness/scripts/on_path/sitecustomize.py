@@ -33,13 +33,14 @@ class AfterImport:
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            if self in sys.meta_path:  # here, as a program may ask for the spec and import it later
+                sys.meta_path.remove(self)
             execute(module)
             try:
                 self._function(module)

@@ -13,7 +13,8 @@ from tests.parity.script.test_first_test import imported
 
 pytestmark = pytest.mark.group("clusters")
 
-BEGIN = """
+#: It begins as datasets and transformers do: they ask whether torch is there.
+BEGIN = """import importlib.util; importlib.util.find_spec("torch")
 import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
