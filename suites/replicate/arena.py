@@ -54,8 +54,10 @@ def unsynced(module: Any) -> Iterator[None]:
     """Turn communication off for forward and backward, by the method of torch's replicate or by that of DDP."""
     if callable(getattr(module, "set_requires_gradient_sync", None)):
         module.set_requires_gradient_sync(False)
-        yield
-        module.set_requires_gradient_sync(True)
+        try:
+            yield
+        finally:
+            module.set_requires_gradient_sync(True)
     elif callable(getattr(module, "no_sync", None)):
         with module.no_sync():
             yield

@@ -30,6 +30,8 @@ class Buffer:
     scalar: bool = False
     moving: bool = False
     """Whether each forward in training moves it towards what it is given, as batch norm does."""
+    saved: bool = field(default=True, repr=False)
+    """Whether it is in a state dict."""
 
 
 #: What buffers a model may have.
@@ -40,6 +42,9 @@ BUFFERS: dict[str, tuple[Buffer, ...]] = {
     "batches": (Buffer("b0", "int64", scalar=True), Buffer("b1", "float32", moving=True)),
     "narrow": (Buffer("b0", "uint8"), Buffer("b1", "int64", scalar=True), Buffer("b2", "float16")),
 }
+
+#: Those of further crossings.
+MORE_BUFFERS = BUFFERS | {"unsaved": (Buffer("b0", "float64", saved=False), Buffer("b1", "int64"))}
 
 
 #: What ``build`` is asked for by these names.
@@ -163,7 +168,7 @@ def make(made_of: Model, seed: int) -> Part:
     for buffer in made_of.buffers:
         dtype = getattr(torch, buffer.dtype)
         value = torch.zeros(6, dtype=dtype)[::2] if buffer.gaps else torch.zeros(3, dtype=dtype)
-        root.register_buffer(buffer.name, value[0].clone() if buffer.scalar else value)
+        root.register_buffer(buffer.name, value[0].clone() if buffer.scalar else value, buffer.saved)
         root.moving += [buffer.name] if buffer.moving else []
     fill(root, seed)
     return root

@@ -18,6 +18,7 @@ from everyrank.suites.moves.player import Player
 from everyrank.suites.replicate.arena import Arena, unsynced
 from everyrank.suites.replicate.model import Model
 from everyrank.suites.replicate.outline import Outline
+from everyrank.suites.replicate.raising import backward_that_raises, raised, raising_needs
 from everyrank.suites.replicate.sides import Sides
 from torch import nn
 
@@ -38,6 +39,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
             yield "unused parameters whose gradients were cleared"
         if not (skips and by and outline.model.asked and max(skips) < outline.count):
             yield NEVER
+    if given.get("skips_in") and not (skips and forwards > 1):
+        yield NEVER
     if given.get("packing"):
         yield "packed inputs"
     if outline.quiet and any(buffer.moving for buffer in outline.model.buffers):
@@ -72,12 +75,6 @@ def _hooking_needs(outline: Outline, param: int) -> Sequence[str]:
 
 def _hooked(outline: Outline, param: int) -> None:
     outline.hooked ^= {param}
-
-
-def _raising_needs(outline: Outline) -> Iterator[str]:
-    yield "backwards that raised"
-    if outline.pending or outline.unsynced or outline.quiet:
-        yield NEVER  # what was accumulated before would be gone, and buffers of a forward without sync are no matter
 
 
 def _giving_needs(outline: Outline, to: tuple[int, ...] = (), own: bool = False) -> Iterator[str]:
@@ -136,13 +133,6 @@ def _first_givable(outline: Outline) -> tuple[int, ...] | None:
     return tuple(outline.givable[:1]) or None
 
 
-def _raising(layer: nn.Module, args: Any, output: torch.Tensor) -> None:
-    def fail(gradient: torch.Tensor) -> None:
-        raise InjectedError("in backward")
-
-    output.register_hook(fail)
-
-
 class TrainingMoves(Player):
     """What is done to train, on both sides."""
 
@@ -186,6 +176,12 @@ class TrainingMoves(Player):
             {"packing": "nested"},
             {"synced": False, "packing": "keyword"},
         ),
+        further={
+            4: (
+                {"forwards": 2, "skips": _first_param, "skipped_by": _all_ranks, "skips_in": (1,)},
+                {"forwards": 2, "skips": _first_param, "skipped_by": _last_rank, "skips_in": (0,)},
+            )
+        },
         often=5,
         writes=("gradient", "buffer", "sync"),
         reads=("parameter", "gradient", "gradient put by", "buffer", "frozen", "hook", "sync"),
@@ -199,21 +195,28 @@ class TrainingMoves(Player):
         skipped_by: tuple[int, ...] = (),
         rowless: tuple[int, ...] = (),
         packing: str = "",
+        skips_in: tuple[int, ...] = (),
     ) -> None:
         """Run forwards, and as many backwards, each on its own rows; do so several times.
 
-        ``skips``: these parameters go unused on the ranks ``skipped_by``. ``rowless``: these ranks have no rows.
+        ``skips``: these parameters go unused on the ranks ``skipped_by``, in the forwards ``skips_in`` or in all.
+        ``rowless``: these ranks have no rows.
         """
         sides = self.sides
-        used = [skips if rank in skipped_by else () for rank in range(sides.size)]
+        skipped = [skips if rank in skipped_by else () for rank in range(sides.size)]
+        used = [skipped if each in (skips_in or (each,)) else [()] * sides.size for each in range(forwards)]
         for time in range(times):
             mine = [
-                sides.train_twins(self.number, time + 8 * each, used, rowless, synced) for each in range(forwards)
+                sides.train_twins(self.number, time + 8 * each, used[each], rowless, synced)
+                for each in range(forwards)
             ]
             with sides.acting(), contextlib.ExitStack() as stack:
                 for replica in [] if synced else sides.replicas:
                     stack.enter_context(unsynced(replica))
-                losses = [sides.loss(rows, targets, used[sides.rank], packing) for rows, targets in mine]
+                losses = [
+                    sides.loss(rows, targets, not_used[sides.rank], packing)
+                    for (rows, targets), not_used in zip(mine, used, strict=True)
+                ]
                 for each in losses:
                     each.backward()
         sides.equal = True
@@ -285,24 +288,20 @@ class TrainingMoves(Player):
 
     @move(
         "accumulate",
-        needs=_raising_needs,
-        then=_cleared,
+        needs=raising_needs,
+        then=raised,
         kinds=(),
-        further={2: ({},)},
+        further={2: ({},), 4: ({"synced": False},)},
         shown_by="backward",
         writes=("gradient", "buffer", "sync"),
         reads=("frozen", "hook"),
     )
-    def raise_in_backward(self) -> None:
+    def raise_in_backward(self, synced: bool = True) -> None:
         """Run a backward that raises on all ranks, and clear all gradients: nothing else of it stays."""
         sides = self.sides
         rows, targets = sides.forward_twins(self.number)
         layer = self._part(sides.inside, "inner").get_submodule("first")
-        handle = layer.register_forward_hook(_raising)
-        with sides.acting():
-            loss = sides.loss(rows, targets, (), "")
-        handle.remove()
-        error = error_of(loss.backward)
+        error = error_of(lambda: backward_that_raises(sides, layer, rows, targets, synced))
         self.check(isinstance(root(error), InjectedError), f"a backward that raised ended with {text_of(error)}")
         for _, model in sides.models:
             model.zero_grad()

@@ -8,7 +8,7 @@ from typing import Any
 
 from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.moves.model import PARAMS, params_of, placed, plain, with_each, without_each
-from everyrank.suites.replicate.model import BUFFERS, Buffer, Model, Param
+from everyrank.suites.replicate.model import BUFFERS, MORE_BUFFERS, Buffer, Model, Param
 from everyrank.suites.replicate.moves_of_modules import ApartMoves
 from everyrank.suites.replicate.outline import BUILT, FEATURES, Outline
 from everyrank.suites.trainer.outline import needed_by_itself
@@ -88,6 +88,7 @@ class ReplicatePlayer(ApartMoves):
         {"param1": _FURTHER, "param2": _FURTHER, "param3": _FURTHER, "buffers": ("batches", "narrow", "")},
         {},
         {},
+        {"buffers": ("unsaved", "counts", ""), "child": ("submodule.",), "asked": (True,)},
     )
 
     @classmethod
@@ -113,16 +114,17 @@ class ReplicatePlayer(ApartMoves):
         size, built = traits["size"], traits["built"]
         if BUILT[built] and BUILT[built] not in features:
             built = ""
-        homes = _homes(built)
+        child = traits.get("child", "")
+        homes = tuple(f"{home}{child}" for home in _homes(built))
         params = [
-            placed(param, name, homes[number - 1], "" if homes == _HOMES[""] else homes[number - 1])
+            placed(param, name, homes[number - 1], homes[number - 1] if built in _HOMES and built else child)
             for number, name, param in params_of(traits, _PARAMS)
             if features.issuperset(_needed(param, size))
         ]
         return Model(
             size=size,
             params=tuple(params),
-            buffers=BUFFERS[traits["buffers"]] if "buffers" in features else (),
+            buffers=MORE_BUFFERS[traits["buffers"]] if "buffers" in features else (),
             optimizer=traits["optimizer"],
             built=built,
             asked=traits["asked"] and "unused parameters" in features,
