@@ -60,7 +60,7 @@ class GroupMoves(TrainingMoves):
             "weight_decay": (None, 0.2),
         },
         kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
-        further={1: ({"bare": True},), 2: ({"lr": 0.0}, {"weight_decay": 0.0})},
+        further={1: ({"bare": True},), 2: ({"lr": 0.0}, {"weight_decay": 0.0}), 3: ({"count": 2}, {"count": 3})},
         often=4,
         shown_by="train",
         writes=("group", "option"),

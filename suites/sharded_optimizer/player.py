@@ -131,6 +131,16 @@ _FLOWS_AGAIN = (
     (2, "Adagrad-lr", "several-tiny", "elements", "few-columns", "some", "", "float64"),
 )
 
+#: Complex parameters with optimizers that count or keep numbers; groups of several parameters are added.
+_FLOWS_LATER = (
+    (2, "ASGD-defaults", "pair", "complex64", "plain", "some", "module", "float64"),
+    (3, "Adam-everything", "whole-complex", "complex64", "pair", "some", "", "float64"),
+    (2, "Adam-everything", "pair", "whole-complex", "columns", "some", "tool", "float64"),
+    (3, "NAdam-defaults", "pair", "plain", "columns", "some", "", "float32"),
+    (3, "Adagrad-lr", "complex64", "pair", "whole-complex", "some", "module", "float64"),
+    (2, "SGD-momentum", "complex64", "elements", "pair", "some", "", "float64"),
+)
+
 
 class ShardedPlayer(StateMoves):
     """Subject and reference of ``sharded-optimizer``."""
@@ -140,6 +150,8 @@ class ShardedPlayer(StateMoves):
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
     flows_again = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)
     flow_layer = 1
+    flow_again_layer = 2
+    flows_later = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_LATER)
     flow_length = 36
     flows_from_start = True
     holes = {

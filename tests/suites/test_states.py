@@ -119,13 +119,14 @@ def _left(name: str) -> tuple[set[Flow], set[Flow]]:
 
 def test_flows_come_again_on_models_that_came_later() -> None:
     player = contract("sharded-optimizer").part("player")
-    count = len(player.flows_again)
-    assert [crossing for crossing, _ in stored(player)[-count:]] == flowing_again(player)
+    scripts = [crossing for crossing, _ in stored(player)]
+    first = scripts.index(flowing_again(player)[0])
+    assert scripts[first:][: len(player.flows_again)] == flowing_again(player)
 
 
 def test_the_crossings_of_sharded_optimizer_have_each_flow_that_is_possible() -> None:
     found, left = _left("sharded-optimizer")
-    assert len(found) == 907
+    assert len(found) == 950
     own, rows = ("train", 3), ("train", 4)
     # After gradients that differ between ranks no further step is defined; of a table no closure and no norm is.
     assert {(flow.changed_by, flow.read_by) for flow in left} == {
