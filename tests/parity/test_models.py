@@ -36,7 +36,7 @@ def test_batch_norm_is_named_and_no_tokens_are(process_group: Any) -> None:
     assert "`norm` normalizes by the rows that it gets: those of a part are not the whole batch's" in text
 
 
-def test_what_comes_back_through_a_wrong_output_is_not_said_to_be_independent(process_group: Any) -> None:
+def test_what_comes_back_through_a_wrong_output_is_not_called_independent(process_group: Any) -> None:
     def doubled(model: Any) -> Any:
         model.first.register_forward_hook(lambda module, given, output: 2 * output)
         model.last.bias.register_hook(lambda gradient: 3 * gradient)
@@ -51,7 +51,7 @@ def test_what_comes_back_through_a_wrong_output_is_not_said_to_be_independent(pr
     )
 
 
-def test_two_gradients_of_which_no_more_is_known_than_that_they_differ_are_not_said_to_be_alike(
+def test_two_gradients_of_which_no_more_is_known_than_that_they_differ_are_not_called_alike(
     process_group: Any,
 ) -> None:
     def odd(model: Any) -> Any:

@@ -215,7 +215,7 @@ def test_as_many_parts_as_values_explain_any_values() -> None:
 
 
 @pytest.mark.parametrize(("values", "pattern"), [([-1.7, 1.0, 0.7], None), ([4.0, 0.0, -4.0], "reduced-twice")])
-def test_three_values_that_add_up_to_nothing_are_a_mixture_of_two_parts_by_telling_factors(
+def test_three_values_that_add_up_to_nothing_are_a_mixture_of_two_parts_by_whole_factors(
     values: list[float], pattern: str | None
 ) -> None:
     pieces = [[torch.tensor([1.0, 1.0, -2.0]), torch.tensor([2.0, -2.0, 0.0])]]

@@ -114,8 +114,8 @@ class TurningCore(Core):
 
 def turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
     """Turn the first two features of each head."""
-    (cosine, sine), (one, other) = turns.to(x.dtype).unbind(-1), x[..., :2].unbind(-1)
-    pair = torch.stack([one * cosine - other * sine, one * sine + other * cosine], dim=-1)
+    (cosine, sine), (first, second) = turns.to(x.dtype).unbind(-1), x[..., :2].unbind(-1)
+    pair = torch.stack([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
     return torch.cat([pair, x[..., 2:]], dim=-1)
 
 
