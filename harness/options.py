@@ -129,7 +129,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--mutate-seed", metavar="N", type=int, default=0, help="with --mutate: draws another sample (default: 0)"
     )
-    parser.addini("everyrank_mutate", "the part of its changes that a test must notice under --mutate", default="")
+    parser.addini("everyrank_mutate", "the part of its changes that a test must notice under --mutate", default="0")
     parser.addini("everyrank_adopt", "the same as --adopt, for every run", type="bool", default=False)
     parser.addini("everyrank_adopt_transports", "auto or torch", default="auto")
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
@@ -190,7 +190,7 @@ def _mutate(config: pytest.Config) -> MutateOptions | None:
         return None
     if config.getoption("usepdb", False):
         raise pytest.UsageError("--mutate runs tests that are meant to fail: leave out --pdb")
-    floor = _floor(text := str(config.getini("everyrank_mutate") or "0"))
+    floor = _floor(text := str(config.getini("everyrank_mutate")))
     if floor is None:
         raise pytest.UsageError(f"ini key everyrank_mutate: must be a number from 0 to 1, not {text!r}")
     return MutateOptions(_seconds(budget or "60s"), config.getoption("mutate_seed"), floor)
