@@ -33,6 +33,7 @@ NAMES = (
     "nodes",
     "long",
     "parity",
+    "script",
 )
 
 #: What takes minutes and much memory, and runs only if it is named.
