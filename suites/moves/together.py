@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 
+import torch
 from everyrank import World, current_world
 from everyrank.suites.errors import Deviation, NotApplicable, RanksDiverged
 
@@ -53,12 +54,25 @@ def act_and_compare(label: str, act: Callable[[], None], compare: Callable[[], s
     __tracebackhide__ = True
 
     def acted() -> str:
-        act()
+        with _gradients_as_they_were():
+            act()
         return "" if driven else compare()
 
     together(label, acted)
     if driven:
         together(label, compare)
+
+
+@contextlib.contextmanager
+def _gradients_as_they_were() -> Iterator[None]:
+    """Check that it is left as it was whether gradients are computed; put it right for what comes next."""
+    before = torch.is_grad_enabled()
+    try:
+        yield
+        if torch.is_grad_enabled() != before:
+            raise Deviation(f"left gradients {'off' if before else 'on'}: torch.is_grad_enabled() is {not before}")
+    finally:
+        torch.set_grad_enabled(before)
 
 
 def together(label: str, act: Callable[[], str]) -> None:
