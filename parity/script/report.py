@@ -223,7 +223,7 @@ def _by_design(truth: Run, run: Run) -> str:
         names = ", ".join(f"`{name}`" for name in run.facts[0].batch_norms[:3])
         return (
             f"each rank's batch norm ({names}) normalizes by its own rows, by design, and trains something else than "
-            f"{ranks_of(truth)}: take SyncBatchNorm, or .eval(). What parts first:"
+            f"{ranks_of(truth)}: put the norms into .eval() for this run. What parts first:"
         )
     if truth.facts[0].draws or run.facts[0].draws:
         return (
