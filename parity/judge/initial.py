@@ -11,7 +11,7 @@ from everyrank.parity.run.plain import BACKWARD, PARAMETER, START
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
-from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.dye import Holdings, Share, alike
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 
@@ -38,6 +38,8 @@ def _fault_of(name: str, gathered: list[Holdings], store: Store, deviates: bool)
         return _fault(name, lost, "", "holds no value of the plain model")
     if deviates and (mixed := _ranks_with("mixed", name, gathered)):
         return _fault(name, mixed, "shifted", "holds its values in another order")
+    if (claimed := _wrong_claim(name, gathered)) is not None:
+        return claimed
     covered = torch.zeros(store[PARAMETER, START, name].numel(), dtype=torch.bool)
     for share in (share for holdings in gathered for share in holdings.shares if share.name == name):
         share.plain.mark(covered)
@@ -52,6 +54,28 @@ def _fault_of(name: str, gathered: list[Holdings], store: Store, deviates: bool)
     return _fault(
         name, holders, "", f"is not whole: {lacking} of its {covered.numel()} elements are on no rank; parts are"
     )
+
+
+def _wrong_claim(name: str, gathered: list[Holdings]) -> Fault | None:
+    """Return the fault of a parameter that is said to be whole on ranks that hold different elements of it."""
+    for holdings in gathered:
+        for claim in holdings.claims:
+            if not claim.whole:
+                continue
+            shares = {rank: _shares_of(claim.key, name, gathered[rank]) for rank in claim.ranks}
+            known = [each for each in shares.values() if each]
+            if any(not _same_elements(known[0], each) for each in known[1:]):
+                words = f"claims Replicate() over {claim.axis}, and is not the same"
+                return _fault(name, claim.ranks, "wrong-annotation", words)
+    return None
+
+
+def _shares_of(key: str, name: str, holdings: Holdings) -> list[Share]:
+    return [share for share in holdings.shares if share.key == key and share.name == name]
+
+
+def _same_elements(mine: list[Share], other: list[Share]) -> bool:
+    return len(mine) == len(other) and all(alike(a.plain, b.plain) for a, b in zip(mine, other, strict=True))
 
 
 def _ranks_with(kind: str, name: str, gathered: list[Holdings]) -> tuple[int, ...]:

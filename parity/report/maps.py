@@ -50,6 +50,11 @@ class Held:
             found[name] = found[name] | more if name in found else more
         return found
 
+    def parameters(self) -> dict[str, tuple[Block, ...] | None]:
+        """Return what this rank holds of each parameter."""
+        names = {share.name for share in self.holdings.shares}
+        return {name: each.blocks for name, each in self.layouts(names).items()}
+
     def _parameters(self, wanted: set[str]) -> Iterable[tuple[str, Layout]]:
         for share in self.holdings.shares:
             if share.name in wanted:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from everyrank.model.counts import count
+from everyrank.parity.report.placements import HeldBlocks, placements
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Placement
 
 #: How many tensors of a kind the text names.
 _NAMED = 4
@@ -90,11 +93,20 @@ class Report:
     remarks: tuple[str, ...] = ()
     cut: frozenset[str] = frozenset()
     """What a rank has not all of: "weights"; "tokens", of rows that it has."""
+    held: tuple[HeldBlocks, ...] = field(default=(), repr=False)
+    """What each rank was seen to hold of each parameter."""
 
     @property
     def passed(self) -> bool:
         """Whether the parallel model trains as the plain one."""
         return not self.findings
+
+    def placements(self, mesh: DeviceMesh | None = None) -> dict[str, tuple[Placement | None, ...]]:
+        """Return where each parameter is over each axis of a mesh, or over all ranks, as the dye has shown it.
+
+        None stands for what DTensor has no word for, as parts that are cut in another way.
+        """
+        return placements(self.held, mesh)
 
     def text(self) -> str:
         """Return the report in less than 40 lines, its first sentence first."""

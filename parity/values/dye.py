@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from everyrank.parity.values.claims import Claim, claims_of
 from everyrank.parity.values.names import Rename, known_name, parameters, without_number
 from everyrank.parity.values.tree import local
 from torch import nn
@@ -66,6 +67,13 @@ class Listed:
 Elements = Strided | Listed
 
 
+def alike(mine: Elements, other: Elements) -> bool:
+    """Return whether these are the same elements, in the same order."""
+    if isinstance(mine, Strided) and isinstance(other, Strided):
+        return mine == other
+    return mine.count == other.count and torch.equal(mine.ids(), other.ids())
+
+
 @dataclass(frozen=True)
 class Share:
     """A part of one parameter of the plain model, within a tensor that a rank holds."""
@@ -114,6 +122,8 @@ class Holdings:
     """Parameters that hold their own values, but at other positions: (key, name)."""
     misplaced: tuple[tuple[str, str, str], ...]
     """Parameters that hold another than their name says: (key, name, the one that they hold)."""
+    claims: tuple[Claim, ...] = ()
+    """Where DTensors say that their elements are."""
 
     def names(self) -> set[str]:
         """Return the names in the plain model of all that the rank has, whatever its values."""
@@ -139,6 +149,7 @@ def read(
     modules: Iterable[nn.Module], plain: Mapping[str, torch.Size], starts: Mapping[str, int], rename: Rename | None
 ) -> Holdings:
     """Read what a rank holds off its dyed parameters."""
+    modules = [*modules]
     shares: list[Share] = []
     unknown: list[str] = []
     lost: list[tuple[str, str]] = []
@@ -169,7 +180,8 @@ def read(
             lost.append((key, name))
         else:
             unknown.append(key)
-    return Holdings(tuple(shares), tuple(unknown), tuple(lost), tuple(empty), tuple(mixed), tuple(misplaced))
+    claims = claims_of(modules)
+    return Holdings(tuple(shares), tuple(unknown), tuple(lost), tuple(empty), tuple(mixed), tuple(misplaced), claims)
 
 
 def _in_order(elements: Elements, shape: torch.Size) -> bool:

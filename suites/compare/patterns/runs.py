@@ -154,6 +154,22 @@ class OtherDtypeOnly(Pattern):
     )
 
 
+class WrongAnnotation(Pattern):
+    """A parameter is a DTensor whose placement is untrue: it claims to be whole on ranks that hold parts of it.
+
+    `DTensor.from_local(part, mesh, [Replicate()])` believes what it is given, and a module that takes `to_local()`
+    trains right with it. What reads placements does not: a norm counts one part, `full_tensor()` and a saved state
+    have one rank's, and a redistribution moves nothing. What ranks hold is read off dyed weights.
+    """
+
+    id = "wrong-annotation"
+    rogue = "claims-to-be-whole"
+    example = (
+        "parity: initialization of `blocks.0.mlp.up.bias` claims Replicate() over tp, and is not the same on ranks 0 "
+        "and 1 (before the first step, fp64 and fp32)"
+    )
+
+
 PATTERNS = (
     Clipped(),
     Twice(),
@@ -165,4 +181,5 @@ PATTERNS = (
     OfParts(),
     LacksOthers(),
     OtherDtypeOnly(),
+    WrongAnnotation(),
 )

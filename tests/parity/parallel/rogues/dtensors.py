@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import Placement, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle, RowwiseParallel
 
 from tests.parity.parallel.parts import IGNORED
 from tests.parity.parallel.rogue import Rogues
 from tests.parity.parallel.subjects.dtensors import TorchSequence, TorchTensor, TorchVocabulary, whole
+from tests.parity.parallel.subjects.megatron import AnnotatedColumn, MegatronAnnotated
 
 ROGUES = Rogues()
 
@@ -129,3 +131,18 @@ class SmoothsLabelsByHand(TorchVocabulary):
         """loss_parallel knows no label smoothing, so it is written out."""
         spread = -whole(nn.functional.log_softmax(scores, -1).mean(-1))
         return 0.9 * super().scored(scores, labels) + 0.1 * spread * (labels != IGNORED)
+
+
+class _SaysItIsWhole(AnnotatedColumn):
+    def placement(self, name: str) -> Placement:
+        return Replicate() if name == "bias" else super().placement(name)
+
+
+@ROGUES.add(
+    "common mistake: from_local with a placement that is another parameter's",
+    "initialization",
+    "blocks.0.mlp.up.bias",
+    "wrong-annotation",
+)
+class ClaimsToBeWhole(MegatronAnnotated):
+    annotated = _SaysItIsWhole

@@ -48,6 +48,7 @@ _CLASSES: tuple[type[Parallel], ...] = (
     megatron.Megatron,
     megatron.MegatronClipped,
     megatron.MegatronSequence,
+    megatron.MegatronAnnotated,
     context.Context,
     context.ContextZigzag,
     context.ContextTurning,

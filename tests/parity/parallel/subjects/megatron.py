@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Shard
 
 from tests.parity.parallel.collectives import (
     Copy,
@@ -248,3 +251,33 @@ class MegatronSequence(Megatron):
 def own_rows(x: torch.Tensor, group: Any) -> torch.Tensor:
     """Return this rank's part of the first dimension; the gradient of the rest is zero."""
     return x.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+
+
+class AnnotatedColumn(Column):
+    """Its parts are DTensors, for what reads placements; it computes with what this rank has."""
+
+    def __init__(self, subject: Megatron, layer: nn.Linear) -> None:
+        super().__init__(subject, layer)
+        mesh = init_device_mesh("cpu", (subject.size,), mesh_dim_names=("tp",))
+        for name, each in [*self.named_parameters()]:
+            part = DTensor.from_local(each.detach(), mesh, [self.placement(name)], run_check=False)
+            setattr(self, name, nn.Parameter(part))
+
+    def placement(self, name: str) -> Placement:
+        return Shard(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part: Any = self
+        return F.linear(self.enter(x), part.weight.to_local(), part.bias.to_local())
+
+
+class MegatronAnnotated(Megatron):
+    """The parts of perceptrons say where they are."""
+
+    annotated: type[AnnotatedColumn] = AnnotatedColumn
+
+    def cut_perceptron(self, mlp: Any) -> None:
+        mlp.up, mlp.down = self.annotated(self, mlp.up), self.row(self, mlp.down)
+
+    def optimizer(self, params: Iterable[Any]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(params, lr=1e-2, weight_decay=0.1, foreach=False)
