@@ -31,7 +31,7 @@ def claims_of(modules: Iterable[nn.Module]) -> tuple[Claim, ...]:
         if isinstance(parameter, DTensor) and (here := parameter.device_mesh.get_coordinate()) is not None:
             mesh = parameter.device_mesh
             for axis, placement in enumerate(parameter.placements):
-                along = mesh.mesh[tuple(slice(None) if each == axis else at for each, at in enumerate(here))]
+                along = mesh.mesh[tuple(slice(None) if each == axis else index for each, index in enumerate(here))]
                 name = mesh.mesh_dim_names[axis] if mesh.mesh_dim_names else "ranks"
                 found.append(Claim(key, name, tuple(along.tolist()), placement.is_replicate()))
     return tuple(found)

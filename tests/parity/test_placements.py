@@ -96,8 +96,8 @@ def test_a_parameter_that_claims_to_be_whole_and_is_a_part_is_a_finding(process_
     sgd = {"optimizer": lambda params: torch.optim.SGD(params, 0.1, foreach=False), "split": "none"}
     with pytest.raises(
         Parted,
-        match=r"^parity: initialization of `first\.weight` claims Replicate\(\) over tp, and is not the same on ranks "
-        r"0 and 1 \(before the first step",
+        match=r"^parity: initialization of `first\.weight` claims Replicate\(\) over tp, and is not the same on "
+        r"ranks 0 and 1 \(before the first step",
     ) as caught:
         compare(parallelize=lambda model: cut(model, Replicate()), **sgd)
     assert caught.value.report.findings[0].pattern == "wrong-annotation"
