@@ -26,6 +26,9 @@ LARGER = {
 }
 
 
+#: Tensors whose gradient is zero but for rounding, of optimizers without an epsilon: these take rounding's signs.
+SIGNS = {"fsdp-adafactor": ".attention.k.bias"}
+
 #: One of each family runs with all other tests.
 SMOKE = ("ddp", "fsdp", "megatron", "torch-sequence", "context", "expert-parallel", "pipeline")
 
@@ -47,4 +50,5 @@ def test_subject_trains_as_the_plain_model_does(name: str, process_group: Any) -
     with closing(SUBJECTS[name]()) as subject:
         found = check.deviations(subject, torch.float64 if exact else torch.bfloat16)
     bound = 1e-9 if exact else 0.1  # steps of Adam, which are as large as the learning rate whatever the gradient
-    assert {tensor: error for tensor, error in found.items() if not error < bound} == {}
+    wrong = {tensor: error for tensor, error in found.items() if not error < bound}
+    assert [tensor for tensor in wrong if not tensor.endswith(SIGNS.get(name, "nothing"))] == [], wrong
