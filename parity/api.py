@@ -146,9 +146,7 @@ def _report(setup: Setup, ranks: Ranks, by_size: bool) -> Report:
     if named and not faults:
         # The user's dtype alone deviates: its pass is shown.
         shown = next(each for _, each in own if each.deviates).judged[-1]
-    held = Held(found.holdings, training.parts, training.truth.store)
-    everywhere = tuple(ranks.gather(held.parameters()))
-    report = replace(written(training, wide.judged, shown, named, remarks), held=everywhere)
+    report = written(training, wide.judged, shown, named, remarks)
     runs = [(training.truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
-    record.note(ranks, report, runs, held)
+    record.note(ranks, report, runs, Held(found.holdings, training.parts, training.truth.store))
     return report

@@ -35,9 +35,7 @@ class Search:
     def faults(self, wide: Pass) -> Iterator[Fault]:
         """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
         training = self._training
-        at_start = initial(
-            training.ranks, training.found.holdings, training.truth.store, training.setup, wide.deviates
-        )
+        at_start = initial(training.found.everywhere, training.truth.store, training.setup, wide.deviates)
         if at_start is not None:
             yield at_start
             return

@@ -105,6 +105,8 @@ def written(
         cut.words,
         (*remarks, *unequal, *_other_rates(shown, found), *_put_together(training, found)),
         training.lacking(),
+        training.found.everywhere,
+        training.known.sizes,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import torch
 from everyrank.model.parity import ParityMapPart
 from everyrank.parity.report import layout
 from everyrank.parity.report.layout import Block
@@ -45,21 +46,9 @@ class Held:
 
     def layouts(self, wanted: set[str]) -> dict[str, Layout]:
         """Return what this rank has of these tensors."""
-        found: dict[str, Layout] = {}
-        for name, more in [*self._parameters(wanted), *self._outputs(wanted)]:
-            found[name] = found[name] | more if name in found else more
-        return found
-
-    def parameters(self) -> dict[str, tuple[Block, ...] | None]:
-        """Return what this rank holds of each parameter."""
-        names = {share.name for share in self.holdings.shares}
-        return {name: each.blocks for name, each in self.layouts(names).items()}
-
-    def _parameters(self, wanted: set[str]) -> Iterable[tuple[str, Layout]]:
-        for share in self.holdings.shares:
-            if share.name in wanted:
-                shape = tuple(self.store[PARAMETER, START, share.name].shape)
-                yield share.name, Layout(shape, _known(layout.of_elements(share.plain, shape or (1,))))
+        names = {share.name for share in self.holdings.shares} & wanted
+        shapes = {name: self.store[PARAMETER, START, name].shape for name in names}
+        return joined([*of_parameters(self.holdings, shapes), *self._outputs(wanted)])
 
     def _outputs(self, wanted: set[str]) -> Iterable[tuple[str, Layout]]:
         calls: dict[str, int] = {}
@@ -73,6 +62,21 @@ class Held:
             whole = self.store.get((FORWARD, 0, (name, 0, 0)))
             if whole is not None and whole.numel() and not call % calls.get(name, 1):
                 yield name, Layout(tuple(whole.shape), _known(layout.of_part(part, whole.shape)), partial)
+
+
+def of_parameters(holdings: Holdings, shapes: Mapping[str, torch.Size]) -> Iterable[tuple[str, Layout]]:
+    """Yield what a rank has of the parameters with these shapes, part by part."""
+    for share in holdings.shares:
+        if (shape := shapes.get(share.name)) is not None:
+            yield share.name, Layout(tuple(shape), _known(layout.of_elements(share.plain, shape or (1,))))
+
+
+def joined(parts: Iterable[tuple[str, Layout]]) -> dict[str, Layout]:
+    """Return what a rank has of each tensor."""
+    found: dict[str, Layout] = {}
+    for name, more in parts:
+        found[name] = found[name] | more if name in found else more
+    return found
 
 
 def _known(blocks: list[Block] | None) -> tuple[Block, ...] | None:

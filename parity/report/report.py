@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from everyrank.model.counts import count
-from everyrank.parity.report.placements import HeldBlocks, placements
+from everyrank.parity.report.placements import placements
+from everyrank.parity.values.dye import Holdings
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
@@ -93,8 +96,10 @@ class Report:
     remarks: tuple[str, ...] = ()
     cut: frozenset[str] = frozenset()
     """What a rank has not all of: "weights"; "tokens", of rows that it has."""
-    held: tuple[HeldBlocks, ...] = field(default=(), repr=False)
-    """What each rank was seen to hold of each parameter."""
+    holdings: tuple[Holdings, ...] = field(default=(), repr=False)
+    """What each rank was seen to hold of the parameters."""
+    sizes: Mapping[str, torch.Size] = field(default_factory=dict, repr=False)
+    """The sizes of the plain model's parameters, by name."""
 
     @property
     def passed(self) -> bool:
@@ -106,7 +111,7 @@ class Report:
 
         None stands for what DTensor has no word for, as parts that are cut in another way.
         """
-        return placements(self.held, mesh)
+        return placements(self.holdings, self.sizes, mesh)
 
     def text(self) -> str:
         """Return the report in less than 40 lines, its first sentence first."""

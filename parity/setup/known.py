@@ -141,6 +141,8 @@ class Found:
     """What the dye shows of the parallel model on this rank."""
 
     holdings: Holdings
+    everywhere: tuple[Holdings, ...]
+    """What each rank holds."""
     cut: Cut
     mixed: torch.dtype | None
     """The dtype in which FSDP2's modules compute, if it is another than their parameters'."""
@@ -164,10 +166,11 @@ def dyed(setup: Setup, ranks: Ranks, known: Known) -> Found:
             "gives it those of the plain model's state dict."
         )
     held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), parallel.rename)
-    cut = any(ranks.gather(cuts_weights(held, known.sizes)))
+    everywhere = tuple(ranks.gather(held))
+    cut = any(cuts_weights(each, known.sizes) for each in everywhere)
     chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)
     check_rows(setup, ranks, chosen)
-    found = Found(held, chosen, parallel.mixed, named_groups(ranks, groups_of_torch(parallel.modules)))
+    found = Found(held, everywhere, chosen, parallel.mixed, named_groups(ranks, groups_of_torch(parallel.modules)))
     del parallel
     collect(known.elements)
     return found
