@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everyrank.suites.moves.crossing import Crossing, crossings, events_in, further, text_of
-from everyrank.suites.moves.flow import flowing, flowing_again, flowing_further, flowing_later
+from everyrank.suites.moves.flow import flowing, flowing_again, flowing_further
 from everyrank.suites.moves.player import Player
 
 
@@ -43,7 +43,6 @@ def written(player: type[Player]) -> str:
         more += further(player, (*first, *more), layer)
     more += flowing_further(player, (*first, *more))
     more += flowing_again(player)
-    more += flowing_later(player)
     lines += [_line(script, False) for script in more]
     return "".join(f"{line}\n" for line in lines)
 

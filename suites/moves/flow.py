@@ -110,14 +110,11 @@ def flowing_further(player: type[Player], scripts: Iterable[Crossing]) -> list[C
 
 
 def flowing_again(player: type[Player]) -> list[Crossing]:
-    """Return a script for each model that the player has for flows that come again: with flows of all its layers."""
-    layer = player.flow_again_layer
-    return _rows(player, player.flows_again, all_flows(player, layer), layer)
-
-
-def flowing_later(player: type[Player]) -> list[Crossing]:
-    """Return the same for the models that came later still, with flows of all layers."""
-    return _rows(player, player.flows_later, all_flows(player), ALL)
+    """Return a script for each model that the player has for flows that come again, with flows up to its layer."""
+    found: list[Crossing] = []
+    for layer, models in player.flows_again.items():
+        found += _rows(player, models, all_flows(player, layer), layer)
+    return found
 
 
 def _rows(player: type[Player], models: Iterable[Mapping[str, Any]], wanted: set[Flow], layer: int) -> list[Crossing]:

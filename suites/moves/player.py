@@ -16,7 +16,7 @@ from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation, RanksDiverged
 from everyrank.suites.moves.data import decode
-from everyrank.suites.moves.move import ALL, Move
+from everyrank.suites.moves.move import Move
 from everyrank.suites.moves.script import Call, Script
 from everyrank.suites.moves.together import Rejected, act_and_compare, together
 
@@ -75,12 +75,8 @@ class Player:
     """Up to which layer of further crossings these go; 0 stands for none."""
     flow_length: ClassVar[int] = 18
     """How many moves each of these has, without what shows the effect of the last one."""
-    flows_again: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """The traits of further models, as layers have them, on which flows that there are already come again."""
-    flow_again_layer: ClassVar[int] = ALL
-    """Up to which layer these go."""
-    flows_later: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """The same for models that came later still, with flows of all layers."""
+    flows_again: ClassVar[Mapping[int, tuple[Mapping[str, Any], ...]]] = {}
+    """The traits of models that came later, on which flows that there are already come again, by the last layer."""
     flows_from_start: ClassVar[bool] = False
     """Whether a state that is saved before anything was changed, and loaded later, is a flow as well."""
     sizes: ClassVar[tuple[int, ...]] = (3,)

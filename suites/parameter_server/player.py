@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.suites.moves.model import PARAMS, params_of, placed, takes, with_each, without_each, without_two_kinds
+from everyrank.suites.moves.move import ALL
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
 from everyrank.suites.parameter_server.outline import FEATURES, Outline, needed_by
@@ -73,7 +74,7 @@ class ServerPlayer(MeetingMoves):
         "saved state": "the contract does not ask for states",
     }
     flows = (dict(zip(_FLOW_TRAITS, _FLOWS, strict=True)),)
-    flows_again = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)
+    flows_again = {ALL: tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)}
     flow_length = 36
     further = ({"trainers": ("ten", "three", "two"), "home": ("modules", "")},)
     outline = Outline

@@ -8,6 +8,7 @@ from typing import Any
 
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.moves.model import params_of, takes, with_each, without_each
+from everyrank.suites.moves.move import ALL
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
@@ -148,10 +149,11 @@ class ShardedPlayer(StateMoves):
     features = FEATURES
     crossings = "crossings.txt"
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
-    flows_again = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)
+    flows_again = {
+        layer: tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in models)
+        for layer, models in ((2, _FLOWS_AGAIN), (ALL, _FLOWS_LATER))
+    }
     flow_layer = 1
-    flow_again_layer = 2
-    flows_later = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_LATER)
     flow_length = 36
     flows_from_start = True
     holes = {
