@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from everyrank.model.result import ResultPart
 
 #: The name under which a rank notes the calls of its test: a list of parts as plain data.
 NOTE = "parity"
+
+#: How much a record has at most: rows of a pass, steps of a row (the last), names of a list.
+ROWS, STEPS, NAMES = 1000, 8, 40
 
 
 class ParityFaultPart(ResultPart, frozen=True, omit_defaults=True):
@@ -78,13 +82,18 @@ class ParityPart(ResultPart, frozen=True, omit_defaults=True):
     ranks: int
     steps: int
     split: str = ""  # how the batch is shared out among ranks
-    faults: list[ParityFaultPart] = []  # each but the first is independent of those before it
+    faults: list[ParityFaultPart] = []  # the first one first
     passes: list[ParityPassPart] = []
     maps: list[ParityMapPart] = []
     mapped: dict[str, int] = {}  # the index of a tensor's map, by the name of the parameter or module
     not_compared: list[str] = []  # kind and name
     not_compared_left_out: int = 0
     remarks: list[str] = []
+
+
+def two_figures(value: float) -> float:
+    """Return the value with two figures; infinity and nan, which JSON does not have, as the largest float."""
+    return float(f"{value:.2g}") if abs(value) < sys.float_info.max / 2 else sys.float_info.max
 
 
 #: Which states need a person, the most urgent first.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +9,16 @@ import msgspec
 import torch
 from everyrank.model.notes import notes
 from everyrank.model.parity import (
+    NAMES,
     NOTE,
+    ROWS,
+    STEPS,
     ParityFaultPart,
     ParityPart,
     ParityPassPart,
     ParityRowPart,
     most_urgent,
+    two_figures,
 )
 from everyrank.parity.judge.steps import KINDS, Judged, in_order
 from everyrank.parity.report.maps import Held, maps_of
@@ -25,8 +28,8 @@ from everyrank.parity.setup.ranks import Ranks
 from everyrank.suites.compare.patterns.fit import PATTERNS
 from everyrank.suites.compare.patterns.texts import short
 
-#: The limits of a record: rows of a pass, steps of a row, names of a list, calls of a test.
-ROWS, STEPS, NAMES, CALLS = 1000, 8, 40, 8
+#: How many calls of a test are kept.
+CALLS = 8
 #: The characters that are kept of a text.
 _TEXT = 400
 
@@ -76,8 +79,8 @@ def _fault(found: Finding) -> ParityFaultPart:
         found.tensor,
         found.step,
         found.sentence()[:_TEXT],
-        _figure(found.error),
-        _figure(found.limit),
+        two_figures(found.error),
+        two_figures(found.limit),
         found.pattern,
         PATTERNS[found.pattern].sentence if found.pattern else "",
         list(found.ranks),
@@ -85,11 +88,6 @@ def _fault(found: Finding) -> ParityFaultPart:
         list(found.same[:NAMES]),
         max(len(found.same) - NAMES, 0),
     )
-
-
-def _figure(value: float) -> float:
-    """Return the value with two figures; infinity, which JSON does not have, as the largest float."""
-    return float(f"{value:.2g}") if abs(value) < sys.float_info.max / 2 else sys.float_info.max
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -163,10 +161,14 @@ def _row(kind: str, name: str, steps: Sequence[Judged], states: _States) -> Pari
     fault = next((each for each in states.findings if (each.kind, each.tensor) == (kind, name)), None)
     if not any(found):
         # Its ranks hold nothing that could be compared.
-        return ParityRowPart(kind, name[:_TEXT], [_figure(fault.error)], [], ["first"]) if fault is not None else None
+        return (
+            ParityRowPart(kind, name[:_TEXT], [two_figures(fault.error)], [], ["first"])
+            if fault is not None
+            else None
+        )
     errors = [_error(kind, name, *each, fault) for each in zip(steps, found, strict=True)]
     unknown = fault.limit if fault is not None else 0.0
-    limits = [_figure(each.limits.get((kind, name), unknown)) for each in steps]
+    limits = [two_figures(each.limits.get((kind, name), unknown)) for each in steps]
     if len({limit for limit, error in zip(limits, errors, strict=True) if error is not None}) < 2:
         limits = limits[:1]
     return ParityRowPart(kind, name[:_TEXT], errors, limits, found if {*found} != {"ok"} else [])
@@ -176,7 +178,7 @@ def _error(kind: str, name: str, judged: Judged, state: str, fault: Finding | No
     if state == "not-compared":
         return None
     known = judged.errors.get((kind, name), fault.error if fault is not None and state == "first" else None)
-    return None if known is None else _figure(known)
+    return None if known is None else two_figures(known)
 
 
 def _states_of_outputs(made: ParityPart) -> dict[str, set[str]]:

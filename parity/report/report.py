@@ -84,7 +84,7 @@ class Report:
     """What was compared, and what was found."""
 
     findings: tuple[Finding, ...]
-    """The faults, the first one first. Each but the first is independent of those before it, if these are no loss."""
+    """The faults, the first one first. The text says of each other one whether it may have the same cause."""
     lines: tuple[Line, ...]
     compared: int
     tensors: int

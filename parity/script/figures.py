@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 
-from everyrank.model.parity import ParityRowPart, most_urgent
+from everyrank.model.parity import ROWS, STEPS, ParityRowPart, most_urgent, two_figures
 
 #: The kinds of moments as run files call them; whatever an optimizer keeps of a parameter is one row.
 KINDS = {
@@ -19,8 +18,6 @@ KINDS = {
     "state": "state",
     "parameter": "update",
 }
-#: How many rows of a size a run file has at most, and how many steps of a row: the last.
-ROWS, STEPS = 1000, 8
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,11 @@ class Figures:
         while len(values) > 1 and steps[len(values) - 1] not in found:
             values.pop()  # the step in which sizes part may end before it
         states = [self._state(kind, name, step, value, first) for step, value in zip(steps, values, strict=False)]
-        limits = [_figure(value.limit) for value in values]
+        limits = [two_figures(value.limit) for value in values]
         return ParityRowPart(
             kind,
             name,
-            [None if value.error is None else _figure(value.error) for value in values],
+            [None if value.error is None else two_figures(value.error) for value in values],
             limits if len(set(limits)) > 1 else limits[:1],
             states if set(states) != {"ok"} else [],
         )
@@ -120,8 +117,3 @@ def row_of(kind: str, name: str) -> tuple[str, str]:
 def _share(value: _Value) -> float:
     assert value.error is not None
     return value.error / value.limit if value.limit else (float("inf") if value.error else 0.0)
-
-
-def _figure(value: float) -> float:
-    """Return the value with two figures; infinity and nan, which JSON has not, as the largest float."""
-    return float(f"{value:.2g}") if abs(value) < sys.float_info.max / 2 else sys.float_info.max

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everyrank.model.outcome import Ending
-from everyrank.model.parity import ParityFaultPart, ParityPart, ParityPassPart
+from everyrank.model.parity import NAMES, ParityFaultPart, ParityPart, ParityPassPart
 from everyrank.parity.script.command import AGREE, PART
 from everyrank.parity.script.compare import Comparison
 from everyrank.parity.script.figures import row_of
@@ -20,9 +20,6 @@ from everyrank.reports.runfile.model import SCHEMA, CaseLine, Footer, Header
 from everyrank.reports.runfile.source import source_of
 from everyrank.reports.runfile.write import RunFile
 from everyrank.suites.compare.patterns.fit import PATTERNS
-
-#: How many names of a list are kept.
-_NAMES = 40
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ def _call(beside: Beside, comparison: Comparison, first: str) -> ParityPart:
                 *worst,
                 found.pattern if found else "",
                 PATTERNS[found.pattern].sentence if found and found.pattern else "",
-                same=list(names[1 : _NAMES + 1]),
-                same_left_out=max(0, len(names) - 1 - _NAMES),
+                same=list(names[1 : NAMES + 1]),
+                same_left_out=max(0, len(names) - 1 - NAMES),
             )
         )
     missing = comparison.missing
@@ -118,9 +115,9 @@ def _call(beside: Beside, comparison: Comparison, first: str) -> ParityPart:
         "as the script does it",
         faults,
         [ParityPassPart(comparison.dtype, rows, begin, steps, tensors - len(rows))] if rows else [],
-        not_compared=missing[:_NAMES],
-        not_compared_left_out=max(0, len(missing) - _NAMES),
-        remarks=[line.strip() for each in beside.lines for line in each.splitlines()][1:][:_NAMES],
+        not_compared=missing[:NAMES],
+        not_compared_left_out=max(0, len(missing) - NAMES),
+        remarks=[line.strip() for each in beside.lines for line in each.splitlines()][1:][:NAMES],
     )
 
 

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import torch
 from everyrank.model import notes
-from everyrank.model.parity import NOTE, ParityMapPart, ParityPart, ParityRowPart, most_urgent
+from everyrank.model.parity import NAMES, NOTE, ROWS, STEPS, ParityMapPart, ParityPart, ParityRowPart, most_urgent
 from everyrank.parity.judge.steps import Deviation, Judged
 from everyrank.parity.report.maps import Held
-from everyrank.parity.report.record import CALLS, NAMES, ROWS, STEPS, note, record
+from everyrank.parity.report.record import CALLS, note, record
 from everyrank.parity.report.report import Finding, Report
 from everyrank.parity.run.plain import BACKWARD, FORWARD, START
 from everyrank.parity.values.dye import Holdings
