@@ -135,7 +135,7 @@ class _States:
             if found.tensor == name:
                 return "also" if number else "first"
             if name in found.same:
-                return "same"
+                return "same" if found.is_explained else "also"
         if deviates:
             return "follows"
         if (kind, name) in judged.compared:

@@ -76,7 +76,7 @@ class Line:
     error: float
     limit: float
     state: str
-    """ok, first, same (the same has happened to it), also (another fault), or follows (none of these)."""
+    """ok, first, same (the same has happened to it), also (it deviates, too), or follows (none of these)."""
 
 
 @dataclass(frozen=True)

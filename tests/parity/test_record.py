@@ -109,6 +109,14 @@ def test_a_tensor_that_deviates_is_the_first_alike_another_fault_or_a_consequenc
     assert rows(found)["gradient", name].states == [state]
 
 
+def test_a_tensor_beside_one_of_which_no_more_is_known_than_that_it_differs_is_not_the_same() -> None:
+    names = [("gradient", f"{each}.weight") for each in ("last", "first")]
+    words = {"pattern": "", "words": "differs by 0.5 of its largest value on ranks 0 and 1"}
+    fault = finding("gradient", "last.weight", same=("first.weight",), **words)
+    found = made(judged(0, dict.fromkeys(names, 0.5), names), whole=report(fault))
+    assert [rows(found)[name].states for name in names] == [["first"], ["also"]]
+
+
 def test_an_update_beyond_its_bound_that_is_no_fault_follows_from_its_gradient() -> None:
     step = judged(
         0, {("gradient", "first.weight"): 0.5, ("update", "first.weight"): 0.1}, [("gradient", "first.weight")]

@@ -40,7 +40,7 @@ const KIND_TEXTS = {
 /** What is said of a tensor beside its error, the most urgent first. */
 const STATES = {
   first: { sign: "✕", text: "deviates first" },
-  also: { sign: "+", text: "deviates too, independent of the first" },
+  also: { sign: "+", text: "deviates, too" },
   same: { sign: "=", text: "the same has happened to it" },
   follows: { sign: "›", text: "follows from it" },
   "not-compared": { sign: "?", text: "not compared" },
