@@ -20,11 +20,15 @@ from everyrank.parity.script.record import Recorder
 from everyrank.parity.script.records import Compared, compare, ranks_of_record
 from everyrank.parity.script.report import nothing
 from everyrank.parity.values.lines import line_of_caller
+from everyrank.resources.holders import is_gone
 from torch import nn
 from torch.nn.utils import clip_grad
 
 #: The rounding of TF32, in which GPUs may compute.
 _TF32 = 2.0**-10
+
+#: A folder within a record, until its rank is known: the process follows.
+_OF_PROCESS = f".process-{socket.gethostname()}-"
 
 _running: list[Observation] = []
 
@@ -37,7 +41,7 @@ class Observation:
     def __init__(self, folder: str | Path, steps: int, moved: bool) -> None:
         self.folder = Path(folder)
         self._steps, self._moved = steps, moved
-        self._own = self.folder / f".process-{socket.gethostname()}-{os.getpid()}"
+        self._own = self.folder / f"{_OF_PROCESS}{os.getpid()}"
         self._recorder: _Observer | None = None
         self._end_watch: Callable[[], None] | None = None
 
@@ -57,6 +61,7 @@ class Observation:
         if self.folder.exists() and not self.folder.is_dir():
             raise Unusable(f"{self.folder} is a file: name a folder for the record")
         self._own.mkdir(parents=True, exist_ok=True)
+        _remove_killed(self.folder)
         self._recorder = _Observer(Kept(self._own), self._steps, self._moved, _script())
         self._recorder.watch()
         self._end_watch = samplers.watch(self._recorder.find)
@@ -100,6 +105,14 @@ def observe(folder: str | Path, *, steps: int = 3, moved: bool = False) -> Obser
     if steps < 1:
         raise Unusable(f"observe(steps={steps}) compares nothing: write steps=1 or more")
     return Observation(folder, steps, moved)
+
+
+def _remove_killed(folder: Path) -> None:
+    """Remove what processes of this host have left that were killed before their end."""
+    for left in folder.glob(f"{_OF_PROCESS}*"):
+        pid = left.name.removeprefix(_OF_PROCESS)
+        if pid.isdecimal() and is_gone(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _folder(record: str | Path | Observation) -> Path:

@@ -52,7 +52,7 @@ def compare(reference: str | Path, *others: str | Path, moved: str | Path | None
     alike = len({run.size for run in runs}) < len(runs)
     names = [f"{ranks_of(run)}{f' of {folder}' if alike else ''}" for run, folder in zip(runs, folders, strict=True)]
     most = max(len(run.steps) for run in runs)
-    code, lines, besides = judged(_script(runs), dict(zip(names, runs, strict=True)), again, most)
+    code, lines, besides = judged(_script(runs), [*zip(names, runs, strict=True)], again, most)
     besides = [replace(each, lines=[_without_hint(line) for line in each.lines]) for each in besides]
     return Compared(code, "\n".join(_without_hint(line) for line in lines), besides)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everyrank.parity.script import first_test, written
@@ -38,12 +38,12 @@ class Beside:
 def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[str], list[Beside]]:
     """Return the exit code, the lines, and what is said of each size beside the first."""
     script, others = sizes[0].script, [size.ranks for size in sizes[1:]]
-    runs = {}
+    runs = []
     for size in sizes:
         run = read(size)
         if isinstance(run, str):
             return nothing_known(script, others, run, any(each.late for each in sizes))
-        runs[ranks_of(size)] = run
+        runs.append((ranks_of(size), run))
     again = read(moved)
     if isinstance(again, str):
         return nothing_known(script, others, f"not alike twice: a second run of {again}", moved.late)
@@ -51,7 +51,7 @@ def report(sizes: Sequence[Size], moved: Size, steps: int) -> tuple[int, list[st
 
 
 def judged(
-    script: str, runs: Mapping[str, Run], again: Run | None, steps: int
+    script: str, runs: Sequence[tuple[str, Run]], again: Run | None, steps: int
 ) -> tuple[int, list[str], list[Beside]]:
     """Return the exit code, the lines, and what is said of each run beside the first; each has a name for users.
 
@@ -59,7 +59,7 @@ def judged(
     rounding is not said to part.
     """
     head = f"everyrank parity: {script}, "
-    (called, truth), *others = runs.items()
+    (called, truth), *others = runs
     problem = _no_number(truth, called) or (_not_again(truth, again, called) if again is not None else "")
     if problem:
         return nothing_known(script, [run.size for _, run in others], problem)
@@ -71,7 +71,7 @@ def judged(
         code = PART if PART in (code, found) else max(code, found)
         first, *more = text
         lines += [f"{head}{name} and {called}: {first}", *more]
-    lines += _notes(runs.values())
+    lines += _notes([run for _, run in runs])
     if code == PART:
         lines.append(
             "  a file with a test that compares each output and gradient with one process, in fp64, to begin with:"
@@ -233,8 +233,7 @@ def _by_design(truth: Run, run: Run) -> str:
     return ""
 
 
-def _notes(runs: Iterable[Run]) -> Iterator[str]:
-    runs = [*runs]
+def _notes(runs: Sequence[Run]) -> Iterator[str]:
     seen = dict.fromkeys(note for run in runs for each in run.facts for note in each.notes)
     for note in seen:
         yield f"  {note}"

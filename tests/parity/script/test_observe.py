@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -167,6 +168,7 @@ def test_a_record_is_compared_in_a_notebook(tmp_path: Path) -> None:
     with observe(tmp_path / "two") as two:
         _train(scale=2.0)
     assert first.compare(first).passed
+    assert "the same training, in 3 steps (" in first.compare(first).text
     found = two.compare(first)
     assert found.code == 1
     assert "step 1: loss is" in found.text, found.text
@@ -314,3 +316,16 @@ def test_a_record_that_is_not_whole_is_one_sentence(tmp_path: Path) -> None:
     later.write_facts(facts)
     with _refused(f"{two} holds ranks of several trainings, at other times: remove it, and record again"):
         compare(two, two)
+
+
+@pytest.mark.smoke
+def test_a_process_that_was_killed_leaves_nothing_once_its_folder_is_used_again(tmp_path: Path) -> None:
+    process = os.fork()
+    if not process:
+        observe(tmp_path).__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    assert [name.rpartition("-")[2] for name in os.listdir(tmp_path)] == [str(process)]
+    with observe(tmp_path):
+        _train()
+    assert os.listdir(tmp_path) == ["rank-0"]
