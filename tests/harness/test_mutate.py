@@ -285,6 +285,17 @@ def test_a_small_budget_takes_a_sample_and_names_its_seed(project: Project) -> N
     assert "a sample of 1 of 6, drawn by --mutate-seed=7" in out
 
 
+@pytest.mark.parametrize("option", ["-n2", "--launcher=spawn", "--fresh-worlds"])
+def test_survivors_are_the_same_however_ranks_are_started(project: Project, option: str) -> None:
+    project.write("pytest.ini", "[pytest]\neveryrank_world_size = 3\n")
+    tests = {"sums": HONEST["sums"], "looks_at_the_shape": HOLES["looks_at_the_shape"][0]}
+    project.write("test_inner.py", IMPORTS + "".join(_test(*each) for each in tests.items()))
+    out = project.run("--mutate", option).out
+    survivors = [line for line in out.splitlines() if line.startswith("  nothing notices")]
+    assert len(survivors) == len(HOLES["looks_at_the_shape"][1]), out
+    assert "12 mutants of 2 collectives in 2 tests" in out
+
+
 # --- without a world -------------------------------------------------------------------------------
 
 
