@@ -67,7 +67,7 @@ def set_option(groups: Collection[dict[str, Any]], option: str, factor: float, k
     for group in groups:
         value = group[option]
         if torch.is_tensor(value):
-            value.fill_(_value(kind, option, to) if to else value * factor)
+            value.copy_(torch.full_like(value, _value(kind, option, to)) if to else value * factor)
         elif to:
             chosen = _value(kind, option, to)
             group[option] = chosen if to == "whole" else type(value)(chosen)

@@ -30,7 +30,7 @@ def _is_not_plain(script: Script) -> bool:
     arguments = {name for each in script.moves for name, _ in each.arguments}
     return (
         model != Model(model.size, params, optimizer=model.optimizer, equal_at_once=False)
-        or not {each.move for each in script.moves} <= {"backward", "step", "clear", "give"}
+        or not {each.move for each in script.moves} <= {"backward", "step", "clear", "give", "put_by"}
         or not arguments <= {"times", "rowless", "set_to_none", "to", "own"}
     )
 

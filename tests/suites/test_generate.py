@@ -217,7 +217,7 @@ def test_a_planted_bug_shrinks_to_a_few_moves_and_the_printed_test_reproduces_it
 @draws
 @pytest.mark.world(3, timeout=300)
 def test_a_bug_in_sparse_gradients_is_found(world: World, process_group: Any) -> None:
-    found = search(MIXES, world, 300, shrink=False)
+    found = search(MIXES, world, 600, shrink=False)
     assert found.draw is not None
     assert sum(param.table for param in found.draw.model.params) > 1
 

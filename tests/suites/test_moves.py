@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from everyrank import World
 from everyrank.fixtures.rogues.trainer.crossings import ROGUES
 from everyrank.suites.collect.rotation import default
@@ -20,6 +21,7 @@ from everyrank.suites.moves.crossing import Covering
 from everyrank.suites.moves.file import file_of, stored, written
 from everyrank.suites.moves.law import CROSSINGS
 from everyrank.suites.moves.move import NEVER, Move, move, moves_of, only_if
+from everyrank.suites.moves.options import set_option
 from everyrank.suites.moves.player import Player, play, playing
 from everyrank.suites.moves.printing import printed
 from everyrank.suites.moves.script import Script, call
@@ -233,3 +235,15 @@ class _Loose(DoorPlayer):
 
 
 DOORS = replace(contract("trainer"), name="doors", player=_Loose)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)], ids=["scalar", "element"])
+@pytest.mark.parametrize(("to", "rate"), [("", 0.25), ("zero", 0.0), ("default", 0.001)])
+def test_a_rate_that_is_a_tensor_is_set_in_place_whatever_its_shape(
+    shape: tuple[int, ...], to: str, rate: float
+) -> None:
+    given = torch.full(shape, 0.5, dtype=torch.float64)
+    group = {"lr": given}
+    set_option([group], "lr", 0.5, torch.optim.Adam, to)
+    assert group["lr"] is given
+    assert given.tolist() == torch.full(shape, rate, dtype=torch.float64).tolist()
