@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +20,12 @@ from everyrank.wire.messages import Phase, Record, WitnessStatement
 #: What texts call the time in which a rank runs: the call of a test.
 _PHASE = "the script"
 _PHASES = ("setup", "call", "teardown")
+
+#: pytorch#190489; docs/facts-of-torch.md.
+_ABORTED_AT_THE_END = (
+    "killed by SIGABRT after the end of the script: "
+    "torch does that now and then if destroy_process_group() was not called"
+)
 
 
 @dataclass
@@ -58,6 +65,8 @@ def _fate(rank: int, seen: Seen) -> Fate:
         return Fate(rank, record=_record([Phase(when, "passed", {}) for when in _PHASES]), phase=_PHASE)
     status = seen.status[rank]
     if status is not None and os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) == signal.SIGABRT and rank in seen.ended_in_order:
+            return Fate(rank, lost_with=_ABORTED_AT_THE_END, ended_at=seen.ended_at[rank])
         return Fate(rank, status=status, ended_at=seen.ended_at[rank])
     lost_with = "killed by a signal, or by os._exit()" if status is None else f"exit code {os.WEXITSTATUS(status)}"
     return Fate(rank, lost_with=lost_with, ended_at=seen.ended_at[rank])

@@ -54,6 +54,12 @@ def seen(size: int = 2, **properties: object) -> Seen:
             seen(status={1: 3 << 8}, ended_in_order={1}, errors={0: raised(LOST_PEER, 9, 1.1)}),
             "rank 1 of 2 was lost: exit code 3\nrank 0: lost the connection to a peer at train.py:9",
         ),
+        (seen(status={1: signal.SIGABRT}, stated={0: waits_at(9)}), "rank 1 of 2 was killed by SIGABRT\nrank 0: "),
+        (
+            seen(status={1: signal.SIGABRT}, ended_in_order={1}, stated={0: waits_at(9)}),
+            "rank 1 of 2 was lost: killed by SIGABRT after the end of the script: "
+            "torch does that now and then if destroy_process_group() was not called\n",
+        ),
         (seen(status={1: None}), "rank 1 of 2 was lost: killed by a signal, or by os._exit()\n"),
         (
             seen(status={1: 0}, ended_in_order={1}, errors={0: raised(LOST_PEER, 9, 1.1)}),
