@@ -21,6 +21,10 @@ COMMANDS = {
         "run a training script at several numbers of ranks, and name what parts first: everyrank parity train.py",
         "everyrank.parity.script.command:main",
     ),
+    "mutate": (
+        "change one collective of your tests at a time, and list what no assertion notices",
+        "everyrank.mutants.command:main",
+    ),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
     "merge": ("make one run file of the run files of all shards", "everyrank.reports.command:merge"),
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),

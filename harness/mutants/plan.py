@@ -59,7 +59,7 @@ def collected(seen: Sequence[Seen]) -> list[Collected]:
 def remarks(calls: Sequence[Collected], size: int) -> list[str]:
     """Return what is remarkable about the collectives of a test, without changing any."""
     if not calls:
-        return ["this multi-rank test made no collective"]
+        return ["this multi-rank test made no collective that can be changed"]
     given = [call for call in calls if call.call.name.startswith(_FROM_ALL) and len(call.digests) > 1]
     if given and all(len(set(call.digests)) == 1 for call in given):
         which = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -55,9 +56,13 @@ class Operation:
         )
 
     def again(self, inputs: Tensors, root: int | None = None) -> tuple[Any, Tensors]:
-        """Make the call once more with other inputs, and outputs that nobody else has."""
+        """Make the call once more with other inputs, and outputs that nobody else has.
+
+        A thread of its own makes it: a profiler of the user's, which records what its own thread does, counts calls.
+        """
         outputs = inputs if self.in_place else [torch.empty_like(tensor) for tensor in self.outputs]
-        return self.run(inputs, outputs, root), outputs
+        with ThreadPoolExecutor(1) as aside:
+            return aside.submit(self.run, inputs, outputs, root).result(), outputs
 
 
 #: What is called with each operation: it makes the call, and returns its Work.
@@ -157,6 +162,15 @@ def _kernels(see: See) -> dict[str, Callable[..., Any]]:
         call = Operation("all_gather", unboxed(group), tensors, _flat(lists), start, asynchronous=wait)
         return lists, see(call).boxed()
 
+    def allgather_coalesced(lists: list[Tensors], tensors: Tensors, group: Any, wait: bool = True) -> Any:
+        def start(backend: Any, inputs: Tensors, outputs: Tensors, reduces: Any, root: int) -> Any:
+            return backend.allgather_coalesced(
+                _lists(outputs, lists), inputs, _options(c10d.AllgatherOptions, -1, asyncOp=wait)
+            )
+
+        call = Operation("all_gather", unboxed(group), tensors, _flat(lists), start, asynchronous=wait)
+        return see(call).boxed()
+
     def allgather_base(
         output: torch.Tensor, tensor: torch.Tensor, group: Any, wait: bool = True, time: int = -1
     ) -> Any:
@@ -246,6 +260,7 @@ def _kernels(see: See) -> dict[str, Callable[..., Any]]:
         "broadcast_": broadcast,
         "reduce_": reduce,
         "allgather_": allgather,
+        "allgather_coalesced_": allgather_coalesced,
         "_allgather_base_": allgather_base,
         "reduce_scatter_": reduce_scatter,
         "_reduce_scatter_base_": reduce_scatter_base,

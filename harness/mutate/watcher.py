@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -16,11 +17,13 @@ import torch.distributed as dist
 from everyrank.model.mutation import SEED, STALE, Call, Mutant, Observe, Seen
 from everyrank.mutate import operators, ways
 from everyrank.mutate.operators import Operation, Tensors
-from everyrank.stack.frames import Frame, is_users
+from everyrank.stack.frames import Frame, is_ours, is_users
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 #: At most this many calls of a test are noted.
 _MOST = 2000
+#: torch's files, but for those of its tests.
+_TORCH = re.compile(r"/torch/(?!testing/)")
 #: Two results that differ by this many roundings are the same.
 _ROUNDINGS = 8
 #: At the end of a test, a call that is not over is left after this many seconds.
@@ -203,10 +206,15 @@ def _located(call: Call, code: CodeType, line: int) -> Call:
 
 
 def _users_line() -> tuple[CodeType, int]:
-    frame = sys._getframe(2)
-    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+    """Return the innermost line of the user's; if there is none, the innermost one of a library's test."""
+    frame: FrameType | None = sys._getframe(2)
+    tests = None
+    while frame is not None and not is_users(file := frame.f_code.co_filename):
+        if tests is None and not is_ours(file) and not _TORCH.search(file):
+            tests = frame
         frame = frame.f_back
-    return frame.f_code, frame.f_lineno
+    found = frame or tests or sys._getframe(2)
+    return found.f_code, found.f_lineno
 
 
 def _digest(tensors: Tensors) -> int:

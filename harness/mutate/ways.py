@@ -128,7 +128,11 @@ def _doubled(call: Operation, real: Tensors, target: int, size: int) -> Tensors:
         return real  # this rank takes nothing
     after = (target + 1) % size
     if call.name != "all_gather_into_tensor":
-        return [real[target] if index == after else tensor for index, tensor in enumerate(real)]
+        each = len(real) // size  # several tensors of a rank, if they are coalesced
+        return [
+            real[target * each + index % each] if index // each == after else real[index]
+            for index in range(len(real))
+        ]
     parts = real[0].reshape(size, -1).clone()
     parts[after] = parts[target]
     return [parts.view_as(real[0])]

@@ -12,6 +12,7 @@ from everyrank.model.counts import count
 from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.cause import signature
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
+from everyrank.reports.diff.notice import NoticesLess, noticed
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
@@ -89,6 +90,10 @@ def as_text(diff: Diff, most: int = 5) -> str:
         lines += _less_exact(diff)
         lines += [f"  {text}" for text in some([_less(pair, plain) for pair in diff.less_exact], most)]
         lines.append("")
+    if diff.notices_less:
+        lines += _notices_less(diff)
+        lines += [f"  {text}" for text in some([_unnoticed(less, plain) for less in diff.notices_less], most)]
+        lines.append("")
     lines.append(verdict(diff))
     return "\n".join(lines) + "\n"
 
@@ -113,6 +118,9 @@ def as_markdown(diff: Diff, most: int = 5) -> str:
     if diff.less_exact:
         less = [f"- {text}" for text in some([_less(pair, code) for pair in diff.less_exact], most)]
         lines += _folded(", ".join(_less_exact(diff)), less)
+    if diff.notices_less:
+        unnoticed = [f"- {text}" for text in some([_unnoticed(less, code) for less in diff.notices_less], most)]
+        lines += _folded(", ".join(_notices_less(diff)), unnoticed, opened=True)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -142,6 +150,7 @@ def as_json(diff: Diff) -> str:
             {**_case_data(pair.case), "old": msgspec.to_builtins(pair.old), "new": msgspec.to_builtins(pair.new)}
             for pair in diff.less_exact
         ],
+        "notices_less": [{**_case_data(less.case), "survivors": less.survivors} for less in diff.notices_less],
     }
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
 
@@ -159,7 +168,7 @@ def verdict(diff: Diff) -> str:
     if red and not diff.regressed and not diff.nothing_ran:
         red.insert(0, "no regression")
     rest = [text for kind, text in kinds.items() if kind not in WORSE]
-    return ", ".join([*red, *rest, *_slower(diff), *_less_exact(diff)]) or "no change"
+    return ", ".join([*red, *rest, *_slower(diff), *_less_exact(diff), *_notices_less(diff)]) or "no change"
 
 
 def _new_troubles(diff: Diff) -> list[str]:
@@ -229,6 +238,11 @@ def _slower(diff: Diff) -> list[str]:
 
 def _less_exact(diff: Diff) -> list[str]:
     return [f"{count(len(diff.less_exact), 'case')} less exact"] if diff.less_exact else []
+
+
+def _notices_less(diff: Diff) -> list[str]:
+    number = len(diff.notices_less)
+    return [f"{count(number, 'case')} {'notices' if number == 1 else 'notice'} less"] if number else []
 
 
 def _slower_run(diff: Diff) -> str:
@@ -323,6 +337,11 @@ def _less(pair: LessExact, quote: Callable[[str], str]) -> str:
     old, new = pair.old, pair.new
     location = quote(f"{new.name}, step {new.step}, rank {new.rank}")
     return f"{quote(_full(pair.case))}: {_error(old)} -> {_error(new)} at {location}"
+
+
+def _unnoticed(less: NoticesLess, quote: Callable[[str], str]) -> str:
+    changes = "; ".join(some([quote(text) for text in less.survivors], 3))
+    return f"{quote(_full(less.case))}: {noticed(less.old)} changes -> {noticed(less.new)}: not if {changes}"
 
 
 def _error(error: ErrorPart) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any
 
 import pytest
 from everyrank.model.mutation import Call, MutantPart, MutationPart, Seen
-from everyrank.mutants import plan, summary
+from everyrank.mutants import command, plan, summary
+from everyrank.mutate.watcher import _users_line
 
 from tests import run_files
 from tests.inner import Inner, Project
@@ -127,6 +130,9 @@ HONEST = {
     "model(ranks(world, 4, 2)).sum().backward(); assert model.module.weight.grad.tolist() == [[8, 8]]",
     "reduces_by_a_function": "total = functional.all_reduce(ranks(world), 'sum', dist.group.WORLD); "
     "assert total.tolist() == [6] * 3",
+    "gathers_coalesced": "parts = [[torch.zeros(3), torch.zeros(2)] for _ in range(3)]; "
+    "dist.all_gather_coalesced(parts, [ranks(world), ranks(world, 2)]); "
+    "assert [[part.mean().item() for part in both] for both in parts] == [[1, 1], [2, 2], [3, 3]]",
     "exchanges": "taken = torch.zeros(3); dist.all_to_all_single(taken, ranks(world)); "
     "assert taken.tolist() == [1, 2, 3]",
 }
@@ -144,6 +150,11 @@ def test_has_equal_inputs(process_group):
     total = torch.ones(3)
     dist.all_reduce(total)
     assert total.tolist() == [3] * 3
+
+def test_counts_its_calls(process_group, world):
+    with torch.autograd.profiler.profile() as profiled:
+        dist.all_reduce(ranks(world), dist.ReduceOp.MAX)
+    assert sum(event.name == "gloo:all_reduce" for event in profiled.function_events) == 1
 
 def test_is_red(process_group, world):
     dist.all_reduce(ranks(world))
@@ -224,6 +235,12 @@ def test_a_collective_that_changes_nothing_is_no_survivor(lines: RunFile, inner:
     assert "left-out" in {mutant["way"] for mutant in _with(mutation, "redundant")}
 
 
+def test_a_profiler_of_the_user_sees_no_call_of_ours(lines: RunFile) -> None:
+    mutation = _mutation(lines, "others", "counts_its_calls")
+    assert _with(mutation, "unstable") == _with(mutation, "killed") == []
+    assert _with(mutation, "survived")
+
+
 def test_hangs_and_deaths_are_kills_and_shown_as_such(lines: RunFile) -> None:
     hangs = _with(_mutation(lines, "others", "hangs_if_it_is_left_out"), "killed")
     deaths = _with(_mutation(lines, "others", "dies_if_it_is_left_out"), "killed")
@@ -232,7 +249,9 @@ def test_hangs_and_deaths_are_kills_and_shown_as_such(lines: RunFile) -> None:
 
 
 def test_what_is_remarkable_is_stated_without_a_change(lines: RunFile) -> None:
-    assert _mutation(lines, "others", "makes_no_collective")["remarks"] == ["this multi-rank test made no collective"]
+    assert _mutation(lines, "others", "makes_no_collective")["remarks"] == [
+        "this multi-rank test made no collective that can be changed"
+    ]
     assert _mutation(lines, "others", "has_equal_inputs")["remarks"] == [
         "all ranks had equal inputs in the one collective that takes something from all ranks"
     ]
@@ -337,3 +356,28 @@ def test_survivors_are_listed_by_line() -> None:
         "nothing notices if the all_reduce at model.py:9 ...",
         "nothing notices if the all_reduce at model.py:88 ...",
     ]
+
+
+def test_a_call_in_a_test_that_a_library_ships_is_named_by_that_line() -> None:
+    library = "/env/site-packages"
+    given: dict[str, Any] = {"found": []}
+    code = compile("\ndef test(): found.append(act())", f"{library}/torch/testing/_internal/tests.py", "exec")
+    exec(code, given)
+    inner = compile("def act(): return line()", f"{library}/torch/distributed/collectives.py", "exec")
+    exec(inner, given)
+    given["line"] = lambda: _users_line()
+    thread = threading.Thread(target=given["test"])  # under which no frame is the user's
+    thread.start()
+    thread.join()
+    ((found, number),) = given["found"]
+    assert (found.co_filename, number) == (f"{library}/torch/testing/_internal/tests.py", 2)
+
+
+def test_the_command_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, command: executed.append(command))
+    command.main(["tests/test_mine.py", "-k", "sum", "--budget", "2m", "--seed=7", "--floor=0.9", "-x"])
+    command.main(["tests/"])
+    options = ["--mutate-budget=2m", "--mutate-seed=7", "--override-ini=everyrank_mutate=0.9"]
+    assert executed[0][2:] == ["pytest", "--mutate", "tests/test_mine.py", "-k", "sum", "-x", *options]
+    assert executed[1][2:] == ["pytest", "--mutate", "tests/"]

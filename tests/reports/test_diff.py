@@ -8,9 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from everyrank.model.mutation import MutantPart, MutationPart
 from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.diff.diff import WORSE, Diff, diff, judged
 from everyrank.reports.diff.pairing import Aliases
+from everyrank.reports.diff.render import as_json, as_markdown, as_text, verdict
 from everyrank.reports.runfile.model import ErrorPart
 from everyrank.reports.runfile.read import read
 
@@ -293,3 +295,42 @@ def test_the_error_of_a_case_that_fails_now_is_a_regression_and_no_more(compare:
     found = compare(old, new)
     assert not found.less_exact
     assert found.regressed
+
+
+# --- changes of collectives that a test does not notice any more -----------------------------------------
+
+
+def _mutated(*outcomes: str, line: int = 8) -> MutationPart:
+    location = f"model.py:{line}"
+    changes = [
+        MutantPart("zero", "all_reduce", location, f"the all_reduce at {location} gets zeros", outcome)
+        for outcome in outcomes
+    ]
+    return MutationPart(1, len(changes), changes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reported"),
+    [
+        (_mutated("killed"), _mutated("survived", line=9), True),
+        (_mutated("killed", "killed"), _mutated("killed", "survived"), True),
+        (_mutated("killed", "survived"), _mutated("survived", "survived"), False),  # it was a hole before
+        (_mutated("survived"), _mutated("killed"), False),
+        (_mutated("redundant"), _mutated("survived"), False),  # nothing says that it was noticed
+        (_mutated("killed"), _mutated("killed"), False),
+        (None, _mutated("survived"), False),
+        (_mutated("killed"), None, False),
+    ],
+)
+def test_a_case_that_notices_less_than_before_is_named(
+    compare: Any, old: MutationPart | None, new: MutationPart | None, reported: bool
+) -> None:
+    found = compare(*(run_of(header(), [case(mutation=part)]) for part in (old, new)))
+    assert bool(found.notices_less) == reported
+    assert ("1 case notices less" in verdict(found)) == reported
+    if reported:
+        line = "the all_reduce at model.py:"
+        assert any(line in text for text in as_text(found).splitlines())
+        assert line in as_markdown(found)
+        assert len(msgspec.json.decode(as_json(found))["notices_less"][0]["survivors"]) == 1
+        assert found.passed  # the outcomes are the same: whether it is red is the floor's to say

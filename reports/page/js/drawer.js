@@ -181,6 +181,7 @@ function caseParts(index, detail) {
     ...repeatPart(index, detail),
     beforePart(index, detail),
     ...parityPart(detail),
+    mutationPart(detail),
     ...failureParts(detail),
     seenPart(detail),
     refusedPart(detail),
