@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 from everyrank.model.mutation import SEED, MutantPart, MutationPart, Observe, Seen
 from everyrank.model.outcome import RULES, Rule
 from everyrank.mutants.plan import Collected, Planned, collected, planned, remarks
@@ -17,6 +18,7 @@ RunAgain = Callable[[Observe, float], tuple[Verdict, Fates]]
 
 #: A changed test may take this many times as long as the test, and at least this many seconds.
 _TIMES, _LEAST = 10.0, 5.0
+_VARIES = "what the ranks give to collectives is another in each run"
 #: At most this many characters of a failure are kept.
 _LONGEST = 200
 
@@ -45,14 +47,26 @@ def trial(fates: Fates, request: Request, again: RunAgain) -> MutationPart:
             break
         ended.append(_part(mutant, verdict, found, calls))
     remarked = remarks(calls, len(fates.ranks))
-    if any(part.outcome == "killed" for part in ended):
-        verdict, _ = again(Observe(), limit)
+    if any(part.outcome == "killed" or (part.way, part.outcome) == (SEED, "survived") for part in ended):
+        verdict, found = again(Observe(), limit)
         if verdict.outcome != "passed":
             remarked.append("unchanged, the test was red after its mutants: their outcomes are not certain")
+        elif _given(collected(seen(found))) != _given(calls):
+            ended = [_no_seed(part) if part.way == SEED else part for part in ended]
     return MutationPart(
         calls=len(calls), possible=len(plan), mutants=ended, remarks=remarked, seed=request.seed, floor=request.floor,
         seconds=time.monotonic() - began,
     )  # fmt: skip
+
+
+def _given(calls: list[Collected]) -> list[tuple[int, ...]]:
+    """Return what the ranks gave to each collective."""
+    return [call.digests for call in calls]
+
+
+def _no_seed(part: MutantPart) -> MutantPart:
+    """Return a changed seed as not landed: without it, too, the ranks give other tensors in each run."""
+    return msgspec.structs.replace(part, outcome="not-landed", by="", message=_VARIES)
 
 
 def seen(fates: Fates) -> list[Seen]:
@@ -87,6 +101,6 @@ def _landed(planned: Planned, found: list[Seen], calls: list[Collected]) -> bool
     One seed on all ranks has landed if a rank gave something else to a collective than without it.
     """
     if planned.mutant.way == SEED:
-        return [call.digests for call in collected(found)] != [call.digests for call in calls]
+        return _given(collected(found)) != _given(calls)
     landed = [rank.landed for rank in found if rank.landed is not None]
     return any(landed) if landed else None

@@ -156,6 +156,12 @@ def test_counts_its_calls(process_group, world):
         dist.all_reduce(ranks(world), dist.ReduceOp.MAX)
     assert sum(event.name == "gloo:all_reduce" for event in profiled.function_events) == 1
 
+def test_sends_the_time(process_group, world):
+    import time
+    now = torch.tensor(time.time_ns())
+    dist.broadcast(now, 0)
+    world.all_agree(now.item())
+
 def test_is_red(process_group, world):
     dist.all_reduce(ranks(world))
     assert False
@@ -239,6 +245,14 @@ def test_a_profiler_of_the_user_sees_no_call_of_ours(lines: RunFile) -> None:
     mutation = _mutation(lines, "others", "counts_its_calls")
     assert _with(mutation, "unstable") == _with(mutation, "killed") == []
     assert _with(mutation, "survived")
+
+
+def test_a_seed_is_not_judged_if_the_inputs_are_others_in_each_run(lines: RunFile) -> None:
+    (seed,) = [m for m in _mutation(lines, "others", "sends_the_time")["mutants"] if m["way"] == "seed"]
+    assert (seed["outcome"], seed["message"]) == (
+        "not-landed",
+        "what the ranks give to collectives is another in each run",
+    )
 
 
 def test_hangs_and_deaths_are_kills_and_shown_as_such(lines: RunFile) -> None:
