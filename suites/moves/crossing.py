@@ -199,6 +199,21 @@ class Covering:
         for event in script.events:
             self.met.setdefault(event, set()).update(values)
 
+    def look_for(self, layer: int) -> None:
+        """Count as covered all that has no event of this layer, whatever the model is like."""
+        known = {name: len(move.kinds_up_to(layer - 1)) for name, move in self.moves.items()}
+        old = [number for number, (name, kind) in enumerate(self.events) if kind < known[name]]
+        prefixes = _Prefix(len(self.events), self.width - 1)
+        for number in old * (self.width - 1):
+            prefixes.add(number)
+        for number in old:
+            self.pairs[number] |= sum(1 << other for other in old)
+            self.tuples[number] |= prefixes.bits
+        values = {value for name, each in self.traits.items() for other in each for value in values_of({name: other})}
+        for event in [*(self.events[number] for number in old), *self.apart]:
+            self.met[event] |= values
+        self.together |= _pairs(values)
+
 
 def _pairs(values: Iterable[str]) -> set[frozenset[str]]:
     return {frozenset(pair) for pair in itertools.combinations(sorted(values), 2)}
@@ -356,6 +371,8 @@ def further(player: type[Player], scripts: Iterable[Crossing], layer: int) -> li
     covering = Covering(player, 3, layer)
     for script in scripts:
         covering.note(script)
+    if layer in player.layers_alone:
+        covering.look_for(layer)
     before = len(covering.scripts)
     covering.make(before + player.further_scripts.get(layer, _FURTHER))
     return covering.scripts[before:]

@@ -32,8 +32,8 @@ def file_of(player: type[Player]) -> Path:
 def written(player: type[Player]) -> str:
     """Return the text of the file with a player's crossings.
 
-    Those of the full profile follow the others, then those for flows, those of each layer, those for flows of the
-    last layer, and those for flows that come again: an id has the number of its line.
+    Those of the full profile follow the others, then those for flows, those of each layer and for its flows, and
+    those for flows that come again: an id has the number of its line.
     """
     chosen: Any = player
     first, every = crossings(chosen).scripts, crossings(chosen, 4).scripts
@@ -41,7 +41,7 @@ def written(player: type[Player]) -> str:
     more = flowing(player, first)
     for layer in range(1, len(player.further) + 1):
         more += further(player, (*first, *more), layer)
-    more += flowing_further(player, (*first, *more))
+        more += flowing_further(player, (*first, *more), layer)
     more += flowing_again(player)
     lines += [_line(script, False) for script in more]
     return "".join(f"{line}\n" for line in lines)

@@ -103,10 +103,11 @@ def flowing(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]
     return _rows(player, player.flows, wanted, player.flow_layer)
 
 
-def flowing_further(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]:
-    """Return the same for the models and the flows of the player's last layer."""
-    layer = len(player.further)
-    return _rows(player, player.further_flows, all_flows(player, layer) - flows_of(player, scripts), layer)
+def flowing_further(player: type[Player], scripts: Iterable[Crossing], layer: int) -> list[Crossing]:
+    """Return the same for the models and the flows of a layer."""
+    return _rows(
+        player, player.further_flows.get(layer, ()), all_flows(player, layer) - flows_of(player, scripts), layer
+    )
 
 
 def flowing_again(player: type[Player]) -> list[Crossing]:

@@ -76,7 +76,10 @@ class Move:
     """The default of each argument, as the method's signature has it."""
 
     def law_of(self, arguments: Mapping[str, Any]) -> str:
-        return next((law for name, law in self.laws.items() if arguments.get(name)), self.law)
+        given = (
+            law for name, law in self.laws.items() if arguments.get(name, self.defaults[name]) != self.defaults[name]
+        )
+        return next(given, self.law)
 
     def allowed(self, outline: Any, arguments: Mapping[str, Any], features: frozenset[str]) -> bool:
         """Return whether a call makes sense now, for a subject that claims these features."""

@@ -55,6 +55,8 @@ class Player:
     without a trait is as it was before that came. So a language grows, and no script of a number changes."""
     further_scripts: ClassVar[Mapping[int, int]] = {}
     """How many scripts these layers have at the most, if not the usual number."""
+    layers_alone: ClassVar[frozenset[int]] = frozenset()
+    """The layers that cover what has an event of theirs, and not what earlier layers have left."""
     named_by: ClassVar[tuple[str, ...]] = ()
     """The traits by which a model is called in the ids of cases; without one, all but the size."""
     called: ClassVar[Mapping[str, str]] = {}
@@ -69,8 +71,8 @@ class Player:
     """For each kind of state that no move changes before a save, or that none reads after, the reason."""
     flows: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """The traits of the models on which further crossings are made, for flows of state; see ``flow``."""
-    further_flows: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """The same for the last layer of further crossings."""
+    further_flows: ClassVar[Mapping[int, tuple[Mapping[str, Any], ...]]] = {}
+    """The same for flows up to a layer of further crossings; these follow those of that layer."""
     flow_layer: ClassVar[int] = 0
     """Up to which layer of further crossings these go; 0 stands for none."""
     flow_length: ClassVar[int] = 18

@@ -25,8 +25,8 @@ and, where it has them,
   the stages of a pipeline, say, all train on part 0 of 1. Every rank is given the microbatches of its part.
 
 A law passes an option only if it is about that option: ``build(..., groups=[{"params": names, "lr": 0.1}, ...])``,
-with the names of parameters, and ``step(..., max_norm=0.1)``, which clips the norm of the whole gradient. A subject
-without one of these declares that by its name: see ``capabilities.py``.
+with the names of parameters, and ``step(..., max_norm=0.1)``, which clips the norm of the whole gradient; 0 is a
+norm, and not none. A subject without one of these declares that by its name: see ``capabilities.py``.
 
 A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
 ``build`` makes. A subject whose ranks must start with equal values declares ``trusts-init``; one whose ranks must

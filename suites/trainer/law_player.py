@@ -150,4 +150,4 @@ def playing(
 def follow(arena: Arena, plan: Plan, **start: Any) -> None:
     """Train as planned, and compare with the reference after each step."""
     with playing(arena, plan, stored=True, **start) as player:
-        player.step(times=plan.steps, parts=plan.parts, max_norm=plan.clip)
+        player.step(times=plan.steps, parts=plan.parts, max_norm=plan.clip or None)

@@ -44,7 +44,8 @@ class Step:
     """How a step is done: see ``TrainerPlayer.step``."""
 
     parts: int = 1
-    max_norm: float = 0.0
+    max_norm: float | None = None
+    """None does not clip; 0 leaves nothing of the gradients."""
     skips: tuple[int, ...] = ()
     skipped_by: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()

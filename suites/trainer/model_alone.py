@@ -84,7 +84,7 @@ class ModelAlone:
                 found.append(self._part(step, number, time, index))
             for position, parameter in enumerate(self.model.parameters()):
                 parameter.grad = mean([gradients[position] for _, gradients in found])
-            if step.max_norm:
+            if step.max_norm is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), step.max_norm)
             return sum_in_order([loss for loss, _ in found]) / parts
 

@@ -44,10 +44,10 @@ def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
         yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
 
 
-def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator[str]:
+def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float | None) -> Iterator[str]:
     yield "nan" if spoiled == "nan" else "infinity"
-    if max_norm:
-        yield NEVER if spoiled == "nan" else "clipped infinity"
+    if max_norm is not None:
+        yield "clipped infinity" if spoiled != "nan" and max_norm else NEVER
     yield from only_if(not outline.sparse)
 
 
@@ -114,7 +114,7 @@ _STEPS: dict[str, Any] = {
     "drawn": {
         "times": (1, 1, 2),
         "parts": (1, 1, 2, 3),
-        "max_norm": (0.0, 0.0, 0.0, 0.0, 0.05, 0.5),
+        "max_norm": (None, None, None, None, 0.05, 0.5, 0.0),
         "skips": lambda outline: often_nothing(subsets(range(outline.count))[1:]),
         "skipped_by": lambda outline: subsets(range(outline.model.size))[1:],
         "skips_in": ((), (), (), (0,), (1,)),
@@ -142,6 +142,7 @@ _STEPS: dict[str, Any] = {
         3: tuple(
             {**skips, "parts": 2, "skips_in": (number,)} for skips in (_NO_RANK, _SOME_RANKS) for number in (0, 1)
         ),
+        4: ({"max_norm": 0.0}, {"parts": 2, "max_norm": 0.0}),
     },
 }
 
@@ -225,7 +226,7 @@ class TrainingMoves(Player):
         self,
         times: int = 1,
         parts: int = 1,
-        max_norm: float = 0.0,
+        max_norm: float | None = None,
         skips: tuple[int, ...] = (),
         skipped_by: tuple[int, ...] = (),
         rows: tuple[int, ...] = (),

@@ -61,6 +61,9 @@ _USUAL = (*(name for name in PARAMS if name not in ("fp32", "sparse")), "cancels
 #: Those of the third layer.
 _UNUSUAL = (*_USUAL, *_LIKE)
 
+#: Those whose gradients can be clipped, whatever the optimizer: none is complex.
+_CLIPPED = tuple(name for name in _USUAL if name != "complex")
+
 #: How the parameters are grouped: not at all; in two groups; in one, so that the others are added.
 _GROUPS = ("", "two", "some")
 
@@ -92,7 +95,7 @@ _STATES = (
 )
 _STATES |= {"states in between"}
 
-#: The models for flows of the last layer.
+#: The models for flows of the third layer.
 _FURTHER_TRAITS = (*_FLOW_TRAITS, "values", "watched")
 _FURTHER_FLOWS = (
     (3, "Adam-everything", "plain", "scalar", "row", "later", "counts", "one", "", True),
@@ -118,7 +121,9 @@ class TrainerPlayer(ApartMoves):
     }
     crossings = "crossings.txt"
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
-    further_flows = tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FURTHER_FLOWS)
+    further_flows: ClassVar[Mapping[int, tuple[Mapping[str, Any], ...]]] = {
+        3: tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FURTHER_FLOWS)
+    }
     holes = {
         "generator": "open: no model draws numbers, as dropout does",
     }
@@ -147,8 +152,10 @@ class TrainerPlayer(ApartMoves):
             "groups": _FURTHER_GROUPS,
             "values": ("", "edges", "equal"),
         },
+        dict.fromkeys(("param1", "param2", "param3"), _CLIPPED),
     )
-    further_scripts = {2: 20, 3: 32}
+    further_scripts = {2: 20, 3: 32, 4: 4}
+    layers_alone = frozenset({4})
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class TrainingSide:
 
     def step(self, step: Step, number: int, time: int) -> Any:
         """Train for one step on this rank's microbatches."""
-        options = {"max_norm": step.max_norm} if step.max_norm else {}
+        options = {} if step.max_norm is None else {"max_norm": step.max_norm}
         batches = self.batches(step, number, time)
         with subject_acts("step"):
             found = self.trainer.step(*batches, **options)
@@ -138,7 +138,7 @@ class Sides:
     def step(self, step: Step, number: int, time: int) -> None:
         """Train both sides for one step, and compare the loss, if one is returned."""
         self.steps += 1
-        self.exact_so_far &= not (step.max_norm and self.coarse)
+        self.exact_so_far &= not (step.max_norm is not None and self.coarse)
         with reference_acts():
             wanted = self.alone.step(step, number, time, self.training.parts)
             if self.as_torch is not None:

@@ -141,7 +141,7 @@ class InfinitePoint(TrainingPoint):
     """A point with a batch of one rank that is not finite."""
 
     value: float
-    max_norm: float = 0.0
+    max_norm: float | None = None
 
 
 def _infinite() -> Iterator[InfinitePoint]:
