@@ -105,9 +105,13 @@ def flowing(player: type[Player], scripts: Iterable[Crossing]) -> list[Crossing]
 
 def flowing_further(player: type[Player], scripts: Iterable[Crossing], layer: int) -> list[Crossing]:
     """Return the same for the models and the flows of a layer."""
-    return _rows(
-        player, player.further_flows.get(layer, ()), all_flows(player, layer) - flows_of(player, scripts), layer
-    )
+    wanted = all_flows(player, layer) - flows_of(player, scripts)
+    if layer in player.layers_alone:
+        before = _shared(player, layer - 1)
+        old = {(name, kind) for name, move in before.items() for kind in range(len(move.kinds_up_to(layer - 1)))}
+        new = {flow for flow in wanted if flow.changed_by not in old or flow.read_by not in before}
+        wanted = {flow for flow in new if flow.load}  # the others are pairs in a row, or nearly
+    return _rows(player, player.further_flows.get(layer, ()), wanted, layer)
 
 
 def flowing_again(player: type[Player]) -> list[Crossing]:
@@ -140,12 +144,17 @@ class _Row:
         self.state = self.states.state_of(player.outline(player.model_of(traits, self.covering.features)))
         self.flowing = begun(player)
         self.length = player.flow_length
+        self.shows = layer in player.layers_alone
+        """Whether what shows the effect of a reader follows: twice, since a step looks at what the last one kept."""
         self.found: list[Event] = []
 
     def events(self) -> tuple[Event, ...]:
         """Return the events, as long as they bring something, and what shows their effect."""
         while len(self.found) < self.length and (best := self._best()):
             self._add(best)
+            shows = self.number_of.get((self.covering.moves[self.found[-1][0]].shown_by, 0))
+            if self.shows and shows is not None and shows in self.state.able:
+                self._add([shows] * 2)
         shown_by = [self.covering.moves[name].shown_by for name, _ in self.found]
         for name in list(filter(None, shown_by))[-1:]:
             if name != self.found[-1][0]:

@@ -53,6 +53,8 @@ class Step:
     by: int = 0
     skips_in: tuple[int, ...] = ()
     """The microbatches that skip parameters; without one all do."""
+    used: frozenset[int] = frozenset()
+    """The unused parameters that are used by now."""
 
     def prepared(
         self, batches: Iterable[Microbatch], skip: Callable[[tuple[int, ...]], None], index: int
@@ -114,7 +116,7 @@ class Model:
 
     def batches(self, module: Any, step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
         """Return the microbatches of a part, for a module which then skips what it skips on that part."""
-        module.skips = step.skipped_on(index)
+        module.skips, module.used = step.skipped_on(index), step.used
         found = microbatches(step, number, time, index)
         if step.skips_in:
             found = step.prepared(found, functools.partial(setattr, module, "skips"), index)
@@ -142,6 +144,8 @@ class Trained(nn.Module):
         self.made_of = made_of
         self.skips: tuple[int, ...] = ()
         """The parameters that the next forwards do not use."""
+        self.used: frozenset[int] = frozenset()
+        """The unused parameters that the next forwards use."""
         widths = (FEATURES, *made_of.layers, WIDTH)
         for number, (wide, next_wide) in enumerate(itertools.pairwise(widths)):
             self.add_module(f"layer{number}", nn.Linear(wide, next_wide, dtype=torch.float64))
@@ -162,7 +166,7 @@ class Trained(nn.Module):
         if self.made_of.counts:
             self.get_buffer("shift").add_(0.125)
         for index, param in enumerate(self.made_of.params):
-            if param.unused or index in self.skips:
+            if (param.unused and index not in self.used) or index in self.skips:
                 continue
             for again, name in enumerate(filter(None, (param.name, param.also))):
                 # Where a trainer keeps parameters elsewhere, the attribute is a tensor in its place.

@@ -110,6 +110,7 @@ _STEPS: dict[str, Any] = {
         "frozen",
         "scheduler",
         "hook",
+        "use",
     ),
     "drawn": {
         "times": (1, 1, 2),
@@ -148,6 +149,7 @@ _STEPS: dict[str, Any] = {
 
 
 def _frozen(outline: Outline, param: int) -> None:
+    outline.used |= outline.frozen & {param}
     outline.frozen ^= {param}
     outline.thawed = True
 
@@ -206,6 +208,8 @@ class TrainingMoves(Player):
         world = current_world()
         self.arena = arena or Arena(subject, Point("script", world.size), world)
         self.schedulers: list[Any] = []
+        self.used: frozenset[int] = frozenset()
+        """The unused parameters that are used by now."""
         self.saved: Any = None
         """The last copy of a state, with the reference at that point."""
 
@@ -243,7 +247,7 @@ class TrainingMoves(Player):
         ``waits``: nothing may change a while after.
         """
         sides = self.sides
-        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by, skips_in)
+        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by, skips_in, self.used)
         for time in range(times):
             sides.step(step, self.number, time)
             for scheduler in self.schedulers:

@@ -12,7 +12,7 @@ from everyrank.suites.arena.groups import error_of, root
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.move import NEVER, move, only_if
+from everyrank.suites.moves.move import NEVER, first_of, move, only_if
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.moves_of_training import TrainingMoves
@@ -26,6 +26,21 @@ def _writing_needs(outline: Outline) -> Iterator[str]:
     if outline.missed:
         yield "written parameters after errors"
     yield from only_if(not (outline.closures or outline.spoiled))
+
+
+def _using_needs(outline: Outline, param: int) -> Iterator[str]:
+    yield from only_if(param in outline.idle)
+    if param in outline.frozen:
+        yield "thawed parameters"
+        yield "frozen parameters"
+    else:
+        yield "parameters that no rank uses later"
+
+
+def _used(outline: Outline, param: int) -> None:
+    outline.used |= {param}
+    outline.thawed |= param in outline.frozen
+    outline.frozen -= {param}
 
 
 def _hooking_needs(outline: Outline, on: str) -> Iterator[str]:
@@ -138,13 +153,30 @@ class UserMoves(TrainingMoves):
         check(any(computed), "no rank computed the loss of the steps before")
         if not all(computed):
             raise NotApplicable("not every rank computes a loss")
-        *first, last = training.batches(Step(parts), self.number, 0)
+        *first, last = training.batches(Step(parts, used=self.used), self.number, 0)
         failing = Failing(last.inputs, last.targets, last.parts, in_backward=in_backward)
         error = error_of(partial(training.trainer.step, *first, failing))
         if error is not None and not isinstance(root(error), InjectedError):
             with subject_acts("step whose loss raises"):
                 raise error
         check(error is not None, "the loss raised on all ranks, and step raised nothing")
+
+    @move(
+        "parity.models",
+        needs=lambda outline: only_if(not outline.closures),
+        needs_of={"param": _using_needs},
+        then=_used,
+        drawn={"param": lambda outline: outline.idle},
+        kinds=(),
+        further={5: ({"param": lambda outline: first_of(outline.idle)},)},
+        shown_by="step",
+        writes=("use", "frozen"),
+        reads=("parameter", "optimizer state", "step count", "option", "group", "frozen"),
+    )
+    def use(self, param: int) -> None:
+        """Train a parameter from now on, by its number, which has been unused or frozen so far."""
+        self.used |= {param}
+        self._freeze(self.sides.frozen - {param})
 
     def _write(
         self,

@@ -44,6 +44,8 @@ class Outline(ModelOutline[Model]):
     """Whether the optimizer keeps something for each parameter: after a step, if it does not yet but will."""
     will_keep: bool = field(init=False)
     saved_keeps: bool = False
+    used: frozenset[int] = frozenset()
+    """The parameters that were unused or frozen at first, and have been trained since."""
     saved_still: tuple[bool, bool] = (False, False)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,12 @@ class Outline(ModelOutline[Model]):
     @property
     def trained(self) -> list[int]:
         return [number for number in range(self.count) if number not in self.frozen]
+
+    @property
+    def idle(self) -> list[int]:
+        """The parameters that have been unused or frozen so far."""
+        idle = [number for number, param in enumerate(self.model.params) if param.unused or param.frozen]
+        return [number for number in idle if number not in self.used]
 
     @property
     def closures(self) -> bool:

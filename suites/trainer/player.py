@@ -38,6 +38,9 @@ _OPTIMIZERS = (
     "ASGD-defaults",
 )
 
+#: Optimizers that evaluate the loss several times a step.
+_CLOSURES = ("LBFGS-everything",)
+
 #: What a parameter is like, in crossings of any layer.
 _PARAMS = PARAMS | {
     "cancels": (Param("", (3,), cancels=True),),
@@ -63,6 +66,9 @@ _UNUSUAL = (*_USUAL, *_LIKE)
 
 #: Those whose gradients can be clipped, whatever the optimizer: none is complex.
 _CLIPPED = tuple(name for name in _USUAL if name != "complex")
+
+#: What torch's LBFGS takes: it views each gradient as a line.
+_EVALUATED = ("plain", "scalar", "gaps", "shared", "tied", "zero", "empty", "row")
 
 #: How the parameters are grouped: not at all; in two groups; in one, so that the others are added.
 _GROUPS = ("", "two", "some")
@@ -108,6 +114,15 @@ _FURTHER_FLOWS = (
     (2, "ASGD-defaults", "large", "scalar", "plain", "zeros", "orders", "two", "", True),
 )
 
+#: Those for flows to a parameter that is used later than others.
+_FLOWS_OF_USE = (
+    (3, "Adam-everything", "unused", "frozen", "unused", "two", "alike", "one", "", False),
+    (2, "SGD-momentum", "unused", "unused", "frozen", "", "values", "two", "", False),
+    (3, "RMSprop-everything", "frozen", "unused", "frozen", "", "alike", "one", "", False),
+    (2, "AdamW-defaults", "unused", "frozen", "unused", "two", "buffers", "one", "", False),
+    (3, "Adagrad-lr", "frozen", "unused", "unused", "", "alike", "two", "", False),
+)
+
 
 class TrainerPlayer(ApartMoves):
     """Subject and reference of ``trainer``."""
@@ -122,7 +137,8 @@ class TrainerPlayer(ApartMoves):
     crossings = "crossings.txt"
     flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
     further_flows: ClassVar[Mapping[int, tuple[Mapping[str, Any], ...]]] = {
-        3: tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FURTHER_FLOWS)
+        3: tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FURTHER_FLOWS),
+        5: tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FLOWS_OF_USE),
     }
     holes = {
         "generator": "open: no model draws numbers, as dropout does",
@@ -153,9 +169,17 @@ class TrainerPlayer(ApartMoves):
             "values": ("", "edges", "equal"),
         },
         dict.fromkeys(("param1", "param2", "param3"), _CLIPPED),
+        dict.fromkeys(("param1", "param2", "param3"), ("unused", "frozen")),
+        {
+            **dict.fromkeys(("param1", "param2", "param3"), _EVALUATED),
+            "optimizer": _CLOSURES,
+            "start": ("alike", "values"),
+            "groups": ("",),
+            "values": ("", "edges"),
+        },
     )
-    further_scripts = {2: 20, 3: 32, 4: 4}
-    layers_alone = frozenset({4})
+    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4}
+    layers_alone = frozenset({4, 5})
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,8 +200,8 @@ class TrainerPlayer(ApartMoves):
             for _, name, param in params_of(traits, _PARAMS)
             if features.issuperset(needed_by(param, size))
         ]
-        optimizer, variant = traits["optimizer"].split("-")
-        if optimizer not in features:
+        optimizer, variant = traits["optimizer"].split("-", 1)
+        if ("closures" if optimizer == "LBFGS" else optimizer) not in features:
             optimizer, variant = "SGD", "momentum"
         start = traits["start"]
         frozen = any(param.frozen for param in params)

@@ -107,6 +107,12 @@ def test_the_crossings_of_trainer_have_each_flow_that_is_possible() -> None:
     assert further == flowing(TrainerPlayer, scripts)
 
 
+def test_a_parameter_of_trainer_is_used_first_after_each_kind_of_load() -> None:
+    found = flows_of(TrainerPlayer, [crossing for crossing, full in stored(TrainerPlayer) if not full])
+    to_use = {flow.load for flow in found if (flow.kind, flow.read_by) == ("optimizer state", "use")}
+    assert to_use >= {("load", kind) for kind in range(4)}
+
+
 def _left(name: str) -> tuple[set[Flow], set[Flow]]:
     """Return the flows that the default crossings of a contract have, and those that they do not have."""
     player = contract(name).part("player")
@@ -196,4 +202,4 @@ def test_the_command_prints_the_table_of_a_contract(capsys: pytest.CaptureFixtur
     assert main(["cases", "trainer", "--moves"]) == 0
     out = capsys.readouterr().out
     assert "hole: generator: no move changes or reads it: open: no model draws numbers" in out
-    assert "flows from a change to what looks at it: 709 of 937 are in the crossings of the default profile" in out
+    assert "flows from a change to what looks at it: 770 of 1248 are in the crossings of the default profile" in out
