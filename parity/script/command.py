@@ -34,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for all runs together (300)")
     parser.add_argument("--global-batch", action="store_true", help="divide a DataLoader's batch size by the ranks")
     parser.add_argument("--same-data", action="store_true", help="give each rank its rows of one rank's batches")
+    parser.add_argument(
+        "--fp64", action="store_true", help="run all in double: only a fault parts there, no rounding"
+    )
     parser.add_argument("--keep", metavar="FOLDER", help="where each rank's output is kept")
     parser.add_argument("--run-file", metavar="FILE", help="write a run file: everyrank page FILE -o report.html")
     parser.add_argument(
@@ -89,6 +92,8 @@ def _compare(asked: argparse.Namespace, arguments: list[str]) -> int:
     try:
         if len(asked.compare or ()) < 2 or asked.script:
             raise Unusable("--compare takes two folders of records or more, the reference first, and no script")
+        if asked.fp64:
+            raise Unusable("--fp64 runs a script, and records are what they are: no script is run by --compare")
         found = compare(*asked.compare, moved=asked.moved)
         if asked.run_file:
             name = found.text.removeprefix("everyrank parity: ").partition(",")[0]
@@ -144,7 +149,7 @@ def _name(asked: argparse.Namespace) -> str:
 def _run(asked: argparse.Namespace, sizes: list[int], folder: Path) -> tuple[int, list[str], list[Beside]]:
     command = ["-m", *asked.script] if asked.module else list(asked.script)
     name = _name(asked)
-    options = [each for each in ("global-batch", "same-data") if getattr(asked, each.replace("-", "_"))]
+    options = [each for each in ("global-batch", "same-data", "fp64") if getattr(asked, each.replace("-", "_"))]
     runs = [Size(size, folder / f"ranks-{size}", name) for size in sizes]
     moved = Size(sizes[0], folder / "moved", name)
     stores = []

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 import torch
+from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.script.figures import Figures
 from everyrank.parity.script.kept import Moment, Part
 from everyrank.parity.script.losses import bound_of_losses, has_losses, means, parting_of_losses, with_loss
@@ -51,13 +52,27 @@ class Comparison:
         return None
 
     @property
+    def has_moved(self) -> bool:
+        """Whether it is known how far rounding goes, by a moved run."""
+        return self._moved is not None
+
+    @property
     def may_be_rounding(self) -> bool:
-        """Whether what parts may be one rank's own noise, of which nothing is known without a moved run."""
+        """Whether what parts may be rounding that grows, so far as its size shows."""
         found = self.found
-        if self._moved is not None or found is None or found.kind in ("", "weight", "rate") or found.pattern:
+        if found is None or found.kind in ("", "weight", "rate") or found.pattern:
             return False
-        off = max(self.figures.error(found.step - 1, found.kind, name) for name in found.names)
-        return not math.isinf(off) and (found.step > 1 or found.kind in ("parameter", "state") or off < _CLEAR)
+        grows = found.step > 1 or found.kind in ("parameter", "state")
+        return self.is_small or (grows and not math.isinf(self._off(found)))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what parts is as little as rounding may be that a script makes larger, whatever its pattern."""
+        found = self.found
+        return found is not None and found.kind not in ("", "weight", "rate") and self._off(found) < _CLEAR
+
+    def _off(self, found: Parting) -> float:
+        return max(self.figures.error(found.step - 1, found.kind, name) for name in found.names)
 
     def look_on(self) -> None:
         """Look at the rest of the step that parts, for its figures alone."""
@@ -225,5 +240,5 @@ class Comparison:
         if kind == "weight":
             return 0.0  # Nothing has been computed yet.
         if kind == "parameter":
-            return TIMES * noise + min(8 * own, rounding(own)) * scale
+            return TIMES * noise + max(min(8 * own, rounding(own)), LIMIT) * scale
         return TIMES * noise + max(rounding(own), rounding(self._eps)) * scale

@@ -65,6 +65,10 @@ class Facts:
     """The rounding of the dtype in which autocast or FSDP lets modules compute; 0 without."""
     draws: bool = False
     """Whether the first module draws random numbers in its forward."""
+    wide: bool = False
+    """Whether it ran all in double."""
+    narrow: list[str] = field(default_factory=list)
+    """What is not in double then, each with its line."""
     rank: int = 0
     """Of a record, as the four that follow: the rank that has left it, and the size of its world."""
     size: int = 0

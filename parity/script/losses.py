@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from everyrank.parity.judge.numbers import of_numbers
+from everyrank.parity.script.kept import Moment
 from everyrank.parity.script.parting import Parting
 from everyrank.parity.script.runs import TIMES, Step, rounding
 from everyrank.suites.compare.patterns.texts import ranks_text
+from torch import Tensor
+
+#: The most that a loss is taken to be rounded by, in whatever dtype it is; autocast and FSDP round more.
+_FP32 = 1.2e-7
 
 
 def has_losses(*steps: Step) -> bool:
@@ -40,7 +47,8 @@ def parting_of_losses(
 def bound_of_losses(truth: Step, moved: Step | None, eps: float) -> float:
     """Return how far the mean of the ranks' losses may be off."""
     expected = means(truth)
-    allowed = max(rounding(1.2e-7), rounding(eps)) * max(abs(expected), 1e-3)
+    own = min(_FP32, *(torch.finfo(each.dtype).eps for each in _tensors(truth.moments[0])))
+    allowed = max(rounding(own), rounding(eps)) * max(abs(expected), 1e-3)
     if moved is not None and _losses(moved):
         allowed += TIMES * abs(means(moved) - expected)
     return allowed
@@ -54,10 +62,11 @@ def means(step: Step) -> float:
 
 def _losses(step: Step) -> list[float]:
     """Return the loss of each rank: the sum of those with which its backwards began."""
-    return [
-        sum(float(moment.parts[""].values.reshape(-1)[0]) for moment in moments if moment.kind == "loss")
-        for moments in step.moments
-    ]
+    return [sum(float(each.reshape(-1)[0]) for each in _tensors(moments)) for moments in step.moments]
+
+
+def _tensors(moments: Sequence[Moment]) -> list[Tensor]:
+    return [moment.parts[""].values for moment in moments if moment.kind == "loss"]
 
 
 def with_loss(loss: Parting, found: Parting, agreed: tuple[str, ...]) -> Parting:

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from everyrank.parity.script import asked, replaced, rows, written
+from everyrank.parity.script import asked, double, replaced, rows, written
 from everyrank.parity.script.kept import Facts, Kept, Moment, part_of
 from everyrank.parity.script.names import Roots, dtype_of_shards, kinds, unwrapped
+from everyrank.parity.values.exact import is_narrow
 from everyrank.parity.values.lines import line_of_caller
+from everyrank.suites.compare.patterns.texts import short
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
@@ -35,6 +37,8 @@ def start() -> None:
         recorder = Recorder(Kept(folder), steps, moved="moved" in options)
         recorder.watch()
         replaced.replace(recorder.note, recorder.find, options)
+        if "fp64" in options:
+            recorder.widen()
         if os.environ.get("RANK") == "0":
             written.watch(recorder.wrote, folder)
 
@@ -87,6 +91,11 @@ class Recorder:
     def find(self, text: str) -> None:
         """Keep a sentence on what is wrong, whatever the size."""
         self._add(self._facts.faults, text)
+
+    def widen(self) -> None:
+        """Let the script run in double, and keep what cannot be."""
+        self._facts.wide = True
+        double.start(functools.partial(self._add, self._facts.narrow))
 
     def wrote(self, path: str, line: str) -> None:
         """Keep the path of a file that the script writes."""
@@ -194,6 +203,8 @@ class Recorder:
                 self._add(self._facts.notes, f"not compared: {kind} {name}, which cannot be read as it stands")
             else:
                 moment.parts[name] = part
+                if self._facts.wide and is_narrow(part.values.dtype):
+                    self._add(self._facts.narrow, f"{kind} `{name}` is {short(part.values.dtype)} ({moment.line})")
         self._moments.append(moment)
 
     def _keep_gradients(self, kind: str, wanted: Mapping[str, Tensor]) -> None:

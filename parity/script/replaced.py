@@ -32,7 +32,7 @@ def replace(note: Note, find: Note, options: Sequence[str]) -> None:
         _share_batches(note)
 
 
-def _around(owner: Any, name: str, change: Callable[..., Any]) -> None:
+def around(owner: Any, name: str, change: Callable[..., Any]) -> None:
     """Let a function see, and change, the arguments of another."""
     inner = getattr(owner, name)
 
@@ -67,14 +67,14 @@ def _backends(note: Note) -> None:
         return inner(*given, **named)
 
     for owner in (dist, dist.distributed_c10d):
-        _around(owner, "init_process_group", start)
-        _around(owner, "new_group", group)
+        around(owner, "init_process_group", start)
+        around(owner, "new_group", group)
     from torch.distributed import device_mesh
 
     def mesh(inner: Callable[..., Any], kind: Any, *given: Any, **named: Any) -> Any:
         return inner("cpu" if _asks_for_cuda(kind) else kind, *given, **named)
 
-    _around(device_mesh, "init_device_mesh", mesh)
+    around(device_mesh, "init_device_mesh", mesh)
     dist.init_device_mesh = device_mesh.init_device_mesh
 
 
@@ -119,7 +119,7 @@ def _devices(note: Note) -> None:
         return None
 
     for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
-        _around(torch.cuda, name, nothing)
+        around(torch.cuda, name, nothing)
 
     def wrapper(inner: Callable[..., Any], self: Any, module: nn.Module, *given: Any, **named: Any) -> Any:
         if given or named.get("device_ids"):
@@ -128,7 +128,7 @@ def _devices(note: Note) -> None:
         named.pop("output_device", None)
         return inner(self, module, None, None, *given[2:], **named)
 
-    _around(nn.parallel.DistributedDataParallel, "__init__", wrapper)
+    around(nn.parallel.DistributedDataParallel, "__init__", wrapper)
 
 
 def _on_cpu_in(script: str, note: Note) -> None:
@@ -144,8 +144,8 @@ def _on_cpu_in(script: str, note: Note) -> None:
 
     own = os.path.realpath(script)
     for owner in (torch.cuda, torch.accelerator):
-        _around(owner, "device_count", count)
-    _around(torch, "load", load)
+        around(owner, "device_count", count)
+    around(torch, "load", load)
 
 
 # --- data ------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _divide_batches(note: Note) -> None:
         inner(self, dataset, *given, **named)
         _seed_shuffle(self.sampler)
 
-    _around(data.DataLoader, "__init__", loader)
+    around(data.DataLoader, "__init__", loader)
 
 
 def _seed_shuffle(sampler: Any) -> None:
@@ -227,6 +227,6 @@ def _share_batches(note: Note) -> None:
             return dealt
         return _MyRows(_undealt(dealt)) if _size() > 1 else _undealt(dealt)
 
-    _around(data.DataLoader, "__init__", loader)
+    around(data.DataLoader, "__init__", loader)
     deals: Any = data.DataLoader.__dict__["_index_sampler"]  # when it is gone through: it may be made anew until then
     data.DataLoader._index_sampler = property(batches)  # type: ignore[method-assign, assignment]

@@ -98,10 +98,13 @@ def read(size: Size) -> Run | str:
     called = ranks_of(size)
     if size.late:
         return f"{called}: {_verdict(size)}\nthe time limit was over: --limit SECONDS gives more".rstrip()
+    if narrow := _not_in_double(size):
+        return f"{called}: {narrow}"
     if size.trouble and any("EOFError: EOF when reading a line" in size.output(rank) for rank in size.statuses):
         return f"{called}: the script reads standard input, and here it has none"
     if size.trouble:
-        return f"{called}: {_verdict(size)}\n{_tail(size)}".rstrip()
+        again = "\nit ran in double (--fp64): does it run without?" if size.in_double else ""
+        return f"{called}: {_verdict(size)}\n{_tail(size)}".rstrip() + again
     return collected([Kept(size.folder / f"rank-{rank}") for rank in range(size.ranks)], called)
 
 
@@ -136,6 +139,15 @@ def nothing(facts: Sequence[Facts]) -> str:
     if modules:
         return f"the script calls {modules[0]} in training, and ends without a backward: it trains nothing"
     return "the script ended without a module in training and without an optimizer's step: it trains nothing"
+
+
+def _not_in_double(size: Size) -> str:
+    """Return what was to be in double on a rank, and is not."""
+    facts = [Kept(size.folder / f"rank-{rank}").facts() for rank in range(size.ranks)]
+    narrow = [text for each in facts if each is not None for text in each.narrow]
+    if not narrow:
+        return ""
+    return f"not in double, so nothing is said: {narrow[0]}\nleave that out of the script, or --fp64"
 
 
 def _verdict(size: Size) -> str:
@@ -192,10 +204,13 @@ def _beside(comparison: Comparison, truth: Run, run: Run, called: str, steps: in
     chance = "" if parting is None or parting.subject.startswith(("weight", "learning")) else _by_design(truth, run)
     if parting is not None and chance:
         return UNKNOWN, [chance, *(f"  {line}" for line in lines_of(parting))]
-    if parting is not None and comparison.may_be_rounding:
+    if parting is not None and comparison.may_be_rounding and not comparison.has_moved:
         return UNKNOWN, [_ROUNDING, *(f"  {line}" for line in lines_of(parting))]
     if parting is not None:
-        return PART, [*lines_of(parting), *([f"  {rows.remark}"] if rows.remark else [])]
+        text = [*lines_of(parting), *([f"  {rows.remark}"] if rows.remark else [])]
+        if (comparison.may_be_rounding or comparison.is_small) and comparison.dtype != "fp64":
+            text[-1] += "\n  --fp64 runs it all in double: if they part there, too, it is no rounding"
+        return PART, text
     faults = [fault for each in run.facts for fault in each.faults]
     if rows.is_fault:
         return PART, [rows.text]
@@ -234,6 +249,8 @@ def _by_design(truth: Run, run: Run) -> str:
 
 
 def _notes(runs: Sequence[Run]) -> Iterator[str]:
+    if runs[0].facts[0].wide:
+        yield "  run in double at every size (--fp64)"
     seen = dict.fromkeys(note for run in runs for each in run.facts for note in each.notes)
     for note in seen:
         yield f"  {note}"

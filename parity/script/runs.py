@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.script.kept import Facts, Moment, Part
 from torch import Tensor
 
@@ -96,5 +97,8 @@ def has_shards(run: Run) -> bool:
 
 
 def rounding(eps: float) -> float:
-    """Return how far values may be off without any noise: many roundings, but few of a dtype that is coarse."""
-    return (64 if eps < 1e-4 else 4) * eps
+    """Return how far values may be off without any noise: many roundings, but few of a dtype that is coarse.
+
+    In fp64 it is what parity takes: rounding that a script makes larger stays below it, and faults do not.
+    """
+    return max((64 if eps < 1e-4 else 4) * eps, LIMIT)

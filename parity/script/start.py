@@ -22,6 +22,8 @@ from everyrank.scripts.verdict import Seen, fates, text
 from everyrank.wire.messages import WitnessStatement
 from everyrank.wire.witness_pipe import ask, path
 
+#: A compiled graph has kernels and casts that no mode sees.
+_UNCOMPILED = {"TORCH_COMPILE_DISABLE": 1, "PYTORCH_JIT": 0}
 #: Ranks that have kept enough wait for the others this long, in seconds, if nothing else is known of these.
 _LATE = 60.0
 #: A rank that is asked what it does answers within this many seconds, if it can.
@@ -45,11 +47,16 @@ class Size:
     late: bool = False
     """Whether it was ended at the time limit."""
     done_at: float = 0.0
+    options: Sequence[str] = ()
 
     def output(self, rank: int) -> str:
         with contextlib.suppress(OSError):
             return (self.folder / f"rank-{rank}.log").read_text(errors="replace")
         return ""
+
+    @property
+    def in_double(self) -> bool:
+        return "fp64" in self.options
 
     def is_over(self) -> bool:
         return bool(self.trouble) or self.late or len(self.done) + len(self.statuses) >= self.ranks
@@ -60,6 +67,7 @@ class Size:
         """Start all ranks. Return the socket of the store at which they meet: it is served by ``serve``."""
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
         listening.set_inheritable(False)
+        self.options = options
         shared = self._environment(listening.getsockname()[1])
         for rank in range(self.ranks):
             kept = self.folder / f"rank-{rank}"
@@ -72,6 +80,7 @@ class Size:
                 asked.FOLDER: kept,
                 asked.STEPS: steps,
                 asked.OPTIONS: " ".join(options),
+                **(_UNCOMPILED if self.in_double else {}),
             }
             with open(self.folder / f"rank-{rank}.log", "wb") as log:
                 process = subprocess.Popen(

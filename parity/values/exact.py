@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
-from torch.amp import grad_scaler
 from torch.overrides import TorchFunctionMode
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NARROWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
-_CASTS = {
-    torch.Tensor.float: torch.float32,
-    torch.Tensor.half: torch.float16,
-    torch.Tensor.bfloat16: torch.bfloat16,
+WIDER = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+    torch.complex32: torch.complex128,
 }
+_CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+#: Files that keep factors in fp32: a GradScaler's kernel takes no others. They are powers of two.
+_SCALERS = ("grad_scaler.py", "sharded_grad_scaler.py")
+_BETWEEN = (os.path.dirname(os.path.dirname(__file__)) + os.sep, torch._ops.__file__, torch._tensor.__file__)
 
 
 class _StayWide(TorchFunctionMode):
@@ -36,24 +42,36 @@ class _StayWide(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         wide = args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64
-        if wide and func in _CASTS and not _of_a_scaler():
+        if wide and func in _CASTS and not is_of_a_scaler():
             return args[0]
         if wide and func in (torch.Tensor.to, torch.Tensor.type):
-            args = (args[0], *(torch.float64 if _is_narrower(each) else each for each in args[1:]))
-        if wide and isinstance(kwargs.get("dtype"), torch.dtype) and _is_narrower(kwargs["dtype"]):
-            kwargs = {**kwargs, "dtype": torch.float64}
+            args = (args[0], *(_wider(each) for each in args[1:]))
+        if wide and isinstance(kwargs.get("dtype"), torch.dtype):
+            kwargs = {**kwargs, "dtype": _wider(kwargs["dtype"])}
         return func(*args, **kwargs)
 
 
-def _of_a_scaler() -> bool:
-    """Return whether a GradScaler casts, whose kernel takes its own factor in fp32 alone; it is a power of two."""
-    return sys._getframe(2).f_code.co_filename == grad_scaler.__file__
+def is_of_a_scaler() -> bool:
+    """Return whether a GradScaler is the caller."""
+    return os.path.basename(caller().co_filename) in _SCALERS
 
 
-def _is_narrower(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.dtype in _NARROWER
-    return isinstance(value, torch.dtype) and value in _NARROWER
+def caller() -> CodeType:
+    """Return the code that calls the function of torch's in which a mode of ours stands."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    return frame.f_code
+
+
+def is_narrow(dtype: torch.dtype) -> bool:
+    """Return whether values of a dtype are rounded more than those of fp64; those of a quantized tensor are."""
+    return dtype in WIDER or str(dtype).startswith(("torch.float8", "torch.float4", "torch.q"))
+
+
+def _wider(value: Any) -> Any:
+    dtype = value.dtype if isinstance(value, torch.Tensor) else value
+    return WIDER.get(dtype, value) if isinstance(dtype, torch.dtype) else value
 
 
 def aside(function: Callable[P, R]) -> Callable[P, R]:

@@ -75,4 +75,4 @@ def test_an_honest_script_is_the_same_training(monkeypatch: pytest.MonkeyPatch) 
     code, text = printed("train.py")
     assert code == 0, text
     assert text.startswith("everyrank parity: train.py, 2 ranks and one rank: the same training, in 3 steps")
-    assert os.listdir(SCRIPTS) == ["train.py"]
+    assert sorted(os.listdir(SCRIPTS)) == ["double.py", "train.py"]
