@@ -86,7 +86,7 @@ class Comparison:
         for index, (ours, theirs) in enumerate(zip(first, wanted, strict=False)):
             if ours.kind != theirs.kind:
                 break
-            self._moment(step, index, ours.kind)
+            self.moment(step, index, ours.kind)
         self.compared, self.missing = compared, missing
 
     def _of_step(self, step: int) -> Parting | None:
@@ -106,7 +106,7 @@ class Comparison:
         for index, (ours, theirs) in enumerate(zip_longest(first, wanted)):
             if ours is None or theirs is None or ours.kind != theirs.kind:
                 return self._other_order(step, ours, theirs)
-            found = self._moment(step, index, ours.kind)
+            found = self.moment(step, index, ours.kind)
             if found is not None:
                 if loss is not None and ours.kind in (*GRADIENTS, "norm"):
                     return with_loss(loss, found, tuple(agreed))
@@ -150,7 +150,7 @@ class Comparison:
 
     # --- tensors ----------------------------------------------------------------------------------
 
-    def _moment(self, step: int, index: int, kind: str) -> Parting | None:
+    def moment(self, step: int, index: int, kind: str) -> Parting | None:
         """Return what parts in a moment."""
         truth = tensors(self._reference, step, index)
         mine = tensors(self._other, step, index)

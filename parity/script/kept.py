@@ -69,6 +69,10 @@ class Facts:
     """Whether it ran all in double."""
     narrow: list[str] = field(default_factory=list)
     """What is not in double then, each with its line."""
+    moves: bool = False
+    """Whether something else than an optimizer's step has changed parameters between two."""
+    listens: bool = False
+    """Whether a schedule of learning rates goes by the loss."""
     rank: int = 0
     """Of a record, as the four that follow: the rank that has left it, and the size of its world."""
     size: int = 0

@@ -143,6 +143,7 @@ class _Observer(Recorder):
         for owner, name in (
             (torch.autograd, "backward"),
             (torch.Tensor, "backward"),
+            (torch.optim.lr_scheduler.ReduceLROnPlateau, "step"),
             (clip_grad, "_clip_grads_with_norm_"),
         ):
             self._replaced.append((owner, name, getattr(owner, name)))

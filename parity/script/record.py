@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from everyrank.parity.script import asked, double, replaced, rows, written
-from everyrank.parity.script.kept import Facts, Kept, Moment, part_of
+from everyrank.parity.script.kept import Facts, Kept, Moment, Part, part_of
 from everyrank.parity.script.names import Roots, dtype_of_shards, kinds, unwrapped
 from everyrank.parity.values.exact import is_narrow
 from everyrank.parity.values.lines import line_of_caller
@@ -64,7 +64,7 @@ class Recorder:
         self._counts: Counter[int] = Counter()
         self._rows: list[list[str]] = []
         self._moments: list[Moment] = []
-        self._clipped: set[int] = set()
+        self._after: dict[str, Part] = {}
 
     # --- what is watched --------------------------------------------------------------------------
 
@@ -78,6 +78,7 @@ class Recorder:
         ]
         _wrap(torch.autograd, "backward", self._backward)
         _wrap(torch.Tensor, "backward", self._backward)
+        _wrap(torch.optim.lr_scheduler.ReduceLROnPlateau, "step", self._listen)
         self._watch_clips()
 
     def _watch_clips(self) -> None:
@@ -178,6 +179,10 @@ class Recorder:
         finally:
             self._in_backward = inside
 
+    def _listen(self, step: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._facts.listens = True
+        return step(*given, **named)
+
     def _clip(self, clip: Callable[..., Any], parameters: Any, *given: Any, **named: Any) -> Any:
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         wanted = self._named(parameters)
@@ -219,7 +224,8 @@ class Recorder:
             self._optimizers.append(optimizer)
             self._facts.optimizers.append(type(optimizer).__name__)
         wanted = self._trained_by(optimizer)
-        closure = (given[0] if given else named.get("closure")) is not None
+        self._facts.moves = self._facts.moves or _are_moved(wanted, self._after)
+        closure = (given[1] if len(given) > 1 else named.get("closure")) is not None  # the first is the optimizer
         if not closure:
             self._keep_gradients("gradient", wanted)
         rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
@@ -240,6 +246,7 @@ class Recorder:
         if not any(moment.kind == "gradient" for moment in self._moments):
             self._keep_gradients("gradient", wanted)  # a closure has made them
         self._keep("parameter", wanted)
+        self._after |= self._moments[-1].parts
         self._facts.steps += 1
         self._counts[id(optimizer)] += 1
         whole = min(self._counts.values())
@@ -272,6 +279,12 @@ def _state(optimizer: torch.optim.Optimizer, wanted: Mapping[str, Tensor]) -> di
         for key, value in optimizer.state.get(each, {}).items()
         if isinstance(value, Tensor)
     }
+
+
+def _are_moved(wanted: Mapping[str, Tensor], after: Mapping[str, Part]) -> bool:
+    """Return whether parameters are others than after the last step: averaged over ranks, say."""
+    now = {name: part_of(each) for name, each in wanted.items() if name in after}
+    return any(part is not None and not torch.equal(part.values, after[name].values) for name, part in now.items())
 
 
 def _wrap(owner: Any, name: str, method: Callable[..., Any]) -> None:

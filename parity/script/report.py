@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everyrank.parity.script import first_test, written
+from everyrank.parity.script.certain import fault as certain_fault
 from everyrank.parity.script.command import AGREE, PART, UNKNOWN
 from everyrank.parity.script.compare import Comparison
 from everyrank.parity.script.data import compared
@@ -66,7 +67,7 @@ def judged(
     code, lines, besides = AGREE, [], []
     for name, run in others:
         comparison = Comparison(truth, run, again, called)
-        found, text = _beside(comparison, truth, run, called, steps)
+        found, text = _beside(comparison, truth, run, again, called, steps)
         besides.append(Beside(run.size, found, text, comparison))
         code = PART if PART in (code, found) else max(code, found)
         first, *more = text
@@ -197,13 +198,19 @@ def _alike(values: Tensor, other: Tensor) -> bool:
     return bool(values.shape == other.shape and ((values == other) | (values != values)).all())
 
 
-def _beside(comparison: Comparison, truth: Run, run: Run, called: str, steps: int) -> tuple[int, list[str]]:
+def _beside(
+    comparison: Comparison, truth: Run, run: Run, again: Run | None, called: str, steps: int
+) -> tuple[int, list[str]]:
     """Return what is said of one size beside the reference."""
     rows = compared(truth, run, called)
+    faults = [*([rows.text] if rows.is_fault else []), *(fault for each in run.facts for fault in each.faults)]
     parting = comparison.parting(rows.steps)
     chance = "" if parting is None or parting.subject.startswith(("weight", "learning")) else _by_design(truth, run)
     if parting is not None and chance:
-        return UNKNOWN, [chance, *(f"  {line}" for line in lines_of(parting))]
+        certain = certain_fault(truth, run, again, called, rows.steps)
+        if faults := faults[:1] if certain is None else [*lines_of(certain)]:
+            return PART, [faults[0], f"  the rest cannot be compared: {chance}", *faults[1:]]
+        return UNKNOWN, [f"{chance}. What parts first:", *(f"  {line}" for line in lines_of(parting))]
     if parting is not None and comparison.may_be_rounding and not comparison.has_moved:
         return UNKNOWN, [_ROUNDING, *(f"  {line}" for line in lines_of(parting))]
     if parting is not None:
@@ -211,9 +218,6 @@ def _beside(comparison: Comparison, truth: Run, run: Run, called: str, steps: in
         if (comparison.may_be_rounding or comparison.is_small) and comparison.dtype != "fp64":
             text[-1] += "\n  --fp64 runs it all in double: if they part there, too, it is no rounding"
         return PART, text
-    faults = [fault for each in run.facts for fault in each.faults]
-    if rows.is_fault:
-        return PART, [rows.text]
     if faults:
         return PART, [faults[0]]
     if rows.text:
@@ -238,12 +242,12 @@ def _by_design(truth: Run, run: Run) -> str:
         names = ", ".join(f"`{name}`" for name in run.facts[0].batch_norms[:3])
         return (
             f"each rank's batch norm ({names}) normalizes by its own rows, by design, and trains something else than "
-            f"{ranks_of(truth)}: put the norms into .eval() for this run. What parts first:"
+            f"{ranks_of(truth)}: put the norms into .eval() for this run"
         )
     if truth.facts[0].draws or run.facts[0].draws:
         return (
             "the model draws random numbers in its forward, and each rank its own, as dropout does by design: set it "
-            "to 0 for this run. What parts first:"
+            "to 0 for this run"
         )
     return ""
 
