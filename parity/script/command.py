@@ -138,6 +138,9 @@ def _checked(asked: argparse.Namespace) -> tuple[str, list[int]]:
     if not asked.module and not os.path.isfile(script):
         kind = "is a folder" if os.path.isdir(script) else "does not exist"
         return f"the script {script} {kind}", []
+    if asked.keep and os.path.exists(asked.keep) and (not os.path.isdir(asked.keep) or os.listdir(asked.keep)):
+        kind = "has files" if os.path.isdir(asked.keep) else "is a file"
+        return f"--keep {asked.keep} {kind}: name a new or an empty folder", []
     return "", sizes
 
 

@@ -161,6 +161,14 @@ def test_bad_arguments_are_one_sentence(arguments: list[str], sentence: str) -> 
     assert printed(*arguments) == (2, f"everyrank parity: {sentence}\n")
 
 
+@pytest.mark.smoke
+def test_a_folder_with_files_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    arguments = "--keep", str(tmp_path), str(tmp_path / "train.py")
+    sentence = f"--keep {tmp_path} has files: name a new or an empty folder"
+    assert printed(*arguments) == (2, f"everyrank parity: {sentence}\n")
+
+
 def test_the_time_limit_ends_with_the_roll_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps = TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(3600)\n")
     code, text = _run(tmp_path, monkeypatch, sleeps, "--limit", "25")
