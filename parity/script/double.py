@@ -28,7 +28,7 @@ Note = Callable[[str], None]
 #: Operators of other packages are looked into: torch's own compute in the dtype that they are given.
 _OWN = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "_dtensor", "fsdp", "symm_mem", "profiler"})
 _WAITING = ("c10d", "_c10d_functional")
-_WIDE = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+_NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 _view_as = torch.ops.aten.view.dtype
 
 
@@ -124,7 +124,7 @@ def _wide(value: Any) -> Any:
 
 
 def _narrow(value: Any) -> Any:
-    return value.to(_WIDE.get(value.dtype, value.dtype), copy=True) if isinstance(value, Tensor) else value
+    return value.to(_NARROWED.get(value.dtype, value.dtype), copy=True) if isinstance(value, Tensor) else value
 
 
 def _widened(func: Any, args: Any, named: Any) -> tuple[Any, Any]:

@@ -93,6 +93,11 @@ def needed_by(param: Param) -> Iterator[str]:
 # --- from traits to models ---------------------------------------------------------------------------
 
 
+def named_traits(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the traits of models that stand in rows, each by its name."""
+    return tuple(dict(zip(names, values, strict=True)) for values in rows)
+
+
 def params_of(
     traits: Mapping[str, Any], kinds: Mapping[str, tuple[AnyParam, ...]]
 ) -> Iterator[tuple[int, str, AnyParam]]:

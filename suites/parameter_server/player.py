@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everyrank.suites.moves.model import PARAMS, params_of, placed, takes, with_each, without_each, without_two_kinds
+from everyrank.suites.moves.model import (
+    PARAMS,
+    named_traits,
+    params_of,
+    placed,
+    takes,
+    with_each,
+    without_each,
+    without_two_kinds,
+)
 from everyrank.suites.moves.move import ALL
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
@@ -73,8 +82,8 @@ class ServerPlayer(MeetingMoves):
         "hook": "the contract gives no access to the optimizer on the server",
         "saved state": "the contract does not ask for states",
     }
-    flows = (dict(zip(_FLOW_TRAITS, _FLOWS, strict=True)),)
-    flows_again = {ALL: tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS_AGAIN)}
+    flows = named_traits(_FLOW_TRAITS, [_FLOWS])
+    flows_again = {ALL: named_traits(_FLOW_TRAITS, _FLOWS_AGAIN)}
     flow_length = 36
     further = ({"trainers": ("ten", "three", "two"), "home": ("modules", "")},)
     outline = Outline

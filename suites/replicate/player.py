@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.suites.arena.groups import NAMES_RANKS
-from everyrank.suites.moves.model import PARAMS, params_of, placed, plain, with_each, without_each
+from everyrank.suites.moves.model import PARAMS, named_traits, params_of, placed, plain, with_each, without_each
 from everyrank.suites.replicate.model import BUFFERS, MORE_BUFFERS, Buffer, Model, Param
 from everyrank.suites.replicate.moves_of_modules import ApartMoves
 from everyrank.suites.replicate.outline import BUILT, FEATURES, Outline
@@ -65,7 +65,7 @@ class ReplicatePlayer(ApartMoves):
         "scheduler": "the optimizers are plain torch.optim's, which no subject has",
         "generator": "open: no model draws numbers, as dropout does",
     }
-    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flows = named_traits(_FLOW_TRAITS, _FLOWS)
     flow_layer = 1
     flow_length = 36
     flows_from_start = True

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everyrank.suites.moves.model import takes, with_each
+from everyrank.suites.moves.model import named_traits, takes, with_each
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
 from everyrank.suites.rpc_optimizer.moves_of_parts import PartMoves
 from everyrank.suites.rpc_optimizer.outline import Outline, features, fits, needed_by, needed_of
@@ -113,7 +113,7 @@ class RpcPlayer(PartMoves):
         "group": "build takes a flat list of RRefs, as torch's DistributedOptimizer does, which adds no group either",
         "generator": "no optimizer of torch draws numbers",
     }
-    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flows = named_traits(_FLOW_TRAITS, _FLOWS)
     flow_layer = 1
     flow_length = 64
     flows_from_start = True

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.moves.model import params_of, takes, with_each, without_each
+from everyrank.suites.moves.model import named_traits, params_of, takes, with_each, without_each
 from everyrank.suites.moves.move import ALL
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
@@ -148,10 +148,9 @@ class ShardedPlayer(StateMoves):
 
     features = FEATURES
     crossings = "crossings.txt"
-    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flows = named_traits(_FLOW_TRAITS, _FLOWS)
     flows_again = {
-        layer: tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in models)
-        for layer, models in ((2, _FLOWS_AGAIN), (ALL, _FLOWS_LATER))
+        layer: named_traits(_FLOW_TRAITS, models) for layer, models in ((2, _FLOWS_AGAIN), (ALL, _FLOWS_LATER))
     }
     flow_layer = 1
     flow_length = 36

@@ -11,6 +11,7 @@ from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.groups import NAMES_RANKS, own_group
 from everyrank.suites.moves.model import (
     PARAMS,
+    named_traits,
     params_of,
     placed,
     plain,
@@ -135,10 +136,10 @@ class TrainerPlayer(ApartMoves):
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
     crossings = "crossings.txt"
-    flows = tuple(dict(zip(_FLOW_TRAITS, values, strict=True)) for values in _FLOWS)
+    flows = named_traits(_FLOW_TRAITS, _FLOWS)
     further_flows: ClassVar[Mapping[int, tuple[Mapping[str, Any], ...]]] = {
-        3: tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FURTHER_FLOWS),
-        5: tuple(dict(zip(_FURTHER_TRAITS, values, strict=True)) for values in _FLOWS_OF_USE),
+        3: named_traits(_FURTHER_TRAITS, _FURTHER_FLOWS),
+        5: named_traits(_FURTHER_TRAITS, _FLOWS_OF_USE),
     }
     holes = {
         "generator": "open: no model draws numbers, as dropout does",

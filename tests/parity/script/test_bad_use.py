@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity.script.test_faults import printed
+from tests.parity.script.test_faults import printed, printed_of
 
 pytestmark = pytest.mark.group("clusters")
 
@@ -65,17 +65,10 @@ BAD = {
 }
 
 
-def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> tuple[int, str]:
-    monkeypatch.chdir(folder)
-    (folder / "train.py").write_text(script)
-    code, text = printed(*options, "train.py")
-    return code, text.removeprefix("everyrank parity: train.py, ")
-
-
 @pytest.mark.parametrize("bad", BAD)
 def test_what_cannot_be_compared_is_one_sentence(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, sentence = BAD[bad]
-    code, text = _run(tmp_path, monkeypatch, script)
+    code, text = printed_of(tmp_path, monkeypatch, script)
     assert (code, text[: len(sentence)]) == (2, sentence), text
     assert "everyrank/parity" not in text, text
 
@@ -83,7 +76,7 @@ def test_what_cannot_be_compared_is_one_sentence(bad: str, tmp_path: Path, monke
 @pytest.mark.smoke
 def test_a_hang_ends_with_the_roll_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    if rank == 1: dist.barrier()\n")
-    code, text = _run(tmp_path, monkeypatch, hangs)
+    code, text = printed_of(tmp_path, monkeypatch, hangs)
     assert code == 2, text
     first = "2 ranks: rank 0 waits in its 3rd collective, all_reduce at train.py:15; rank 1 in its 3rd, barrier at "
     assert text.startswith(first), text
@@ -95,7 +88,7 @@ def test_cuda_and_nccl_are_replaced_and_named(tmp_path: Path, monkeypatch: pytes
     asks = asks.replace("model =", "device = 1 % torch.cuda.device_count(); model =").replace(
         "[rank::size]", "[rank::size].pin_memory()"
     )
-    code, text = _run(tmp_path, monkeypatch, asks)
+    code, text = printed_of(tmp_path, monkeypatch, asks)
     assert (code, text.splitlines()[:3]) == (
         0,
         [
@@ -120,7 +113,7 @@ def test_cuda_and_nccl_are_replaced_and_named(tmp_path: Path, monkeypatch: pytes
 def test_what_is_no_number_on_more_ranks_alone_parts(
     right: str, wrong: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, text = _run(tmp_path, monkeypatch, TRAINS.replace(right, wrong))
+    code, text = printed_of(tmp_path, monkeypatch, TRAINS.replace(right, wrong))
     sentence = f"2 ranks and one rank: step 1: {sentence} (train.py"
     assert (code, text[: len(sentence)]) == (1, sentence), text
 
@@ -129,7 +122,7 @@ def test_a_file_that_each_size_writes_is_named(tmp_path: Path, monkeypatch: pyte
     writes = "\n    if rank == 0: torch.save(model, 'kept.pt')\n    if rank == 0: open('log.txt', 'a').close()"
     reads = "\n    open('train.py'), open(f'of-{rank}-{size}.txt', 'w')"
     script = TRAINS.replace("\n    optimizer.step()", f"\n    optimizer.step(){writes}{reads}")
-    code, text = _run(tmp_path, monkeypatch, script)
+    code, text = printed_of(tmp_path, monkeypatch, script)
     sentence = (
         "  each size writes kept.pt (train.py:18), log.txt (train.py:19) in this place: what is read of them may be "
         "another size's"
@@ -138,7 +131,7 @@ def test_a_file_that_each_size_writes_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_other_batches_are_never_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, text = _run(tmp_path, monkeypatch, TRAINS.replace("rows[rank::size]", "rows[rank:]"))
+    code, text = printed_of(tmp_path, monkeypatch, TRAINS.replace("rows[rank::size]", "rows[rank:]"))
     sentence = (
         "2 ranks and one rank: step 1: 2 ranks train on 15 rows together (7 and 8 on each), and one rank on 8: "
     )
@@ -171,7 +164,7 @@ def test_a_folder_with_files_is_not_written_over(tmp_path: Path) -> None:
 
 def test_the_time_limit_ends_with_the_roll_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sleeps = TRAINS.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(3600)\n")
-    code, text = _run(tmp_path, monkeypatch, sleeps, "--limit", "25")
+    code, text = printed_of(tmp_path, monkeypatch, sleeps, "--limit", "25")
     assert code == 2, text
     assert "the time limit was over: --limit SECONDS gives more" in text, text
     assert "at train.py:18" in text, text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.parity.script.test_faults import SCRIPTS, printed
+from tests.parity.script.test_faults import SCRIPTS, printed, printed_of
 
 pytestmark = pytest.mark.group("clusters")
 
@@ -65,13 +65,6 @@ NARROW = {
 }
 
 
-def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> tuple[int, str]:
-    monkeypatch.chdir(folder)
-    (folder / "train.py").write_text(script)
-    code, text = printed(*options, "train.py")
-    return code, text.removeprefix("everyrank parity: train.py, ")
-
-
 @pytest.mark.smoke
 def test_whatever_names_another_dtype_is_widened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(SCRIPTS)
@@ -85,9 +78,9 @@ def test_whatever_names_another_dtype_is_widened(tmp_path: Path, monkeypatch: py
 def test_rounding_that_grows_parts_in_fp32_and_not_in_double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = PAGE.read_text().partition("## Rounding or a fault?")[2]
     script = section.partition("```text\n")[2].partition("```")[0]
-    code, text = _run(tmp_path, monkeypatch, script)
+    code, text = printed_of(tmp_path, monkeypatch, script)
     assert (code, "--fp64 runs it all in double" in text, IN_DOUBLE in text) == (1, True, False), text
-    code, text = _run(tmp_path, monkeypatch, script, "--fp64")
+    code, text = printed_of(tmp_path, monkeypatch, script, "--fp64")
     verdict = section.partition("```text\neveryrank parity: train.py, ")[2].partition("```")[0]
     assert (code, text[: len(verdict)]) == (0, verdict), text
 
@@ -95,9 +88,9 @@ def test_rounding_that_grows_parts_in_fp32_and_not_in_double(tmp_path: Path, mon
 def test_a_fault_that_is_less_than_rounding_is_found_in_double(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, text = _run(tmp_path, monkeypatch, BEGIN + SMALL)
+    code, text = printed_of(tmp_path, monkeypatch, BEGIN + SMALL)
     assert (code, IN_DOUBLE in text) == (0, False), text
-    code, text = _run(tmp_path, monkeypatch, BEGIN + SMALL, "--fp64")
+    code, text = printed_of(tmp_path, monkeypatch, BEGIN + SMALL, "--fp64")
     first = "2 ranks and one rank: step 1: gradient of `weight` is 0.999999 times one rank's on ranks 0 and 1 ("
     assert (code, text[: len(first)], IN_DOUBLE in text) == (1, first, True), text
     assert "--fp64 runs" not in text, text
@@ -106,7 +99,7 @@ def test_a_fault_that_is_less_than_rounding_is_found_in_double(
 @pytest.mark.parametrize("narrow", NARROW)
 def test_what_cannot_be_in_double_is_named(narrow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, sentence = NARROW[narrow]
-    code, text = _run(tmp_path, monkeypatch, BEGIN + lines + LOOP, "--fp64")
+    code, text = printed_of(tmp_path, monkeypatch, BEGIN + lines + LOOP, "--fp64")
     wanted = f"one rank: not in double, so nothing is said: {sentence}"
     assert (code, text[: len(wanted)]) == (2, wanted), text
     assert "everyrank/parity" not in text, text

@@ -48,6 +48,14 @@ def printed(*arguments: str) -> tuple[int, str]:
     return code, out.getvalue()
 
 
+def printed_of(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> tuple[int, str]:
+    """Return the same of a script of this text, which is written into a folder."""
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(script)
+    code, text = printed(*options, "train.py")
+    return code, text.removeprefix("everyrank parity: train.py, ")
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = torch.nn.Module()
