@@ -47,12 +47,12 @@ def trial(fates: Fates, request: Request, again: RunAgain) -> MutationPart:
             break
         ended.append(_part(mutant, verdict, found, calls))
     remarked = remarks(calls, len(fates.ranks))
-    if any(part.outcome == "killed" or (part.way, part.outcome) == (SEED, "survived") for part in ended):
+    if any(part.outcome == "killed" or _is_surviving_seed(part) for part in ended):
         verdict, found = again(Observe(), limit)
         if verdict.outcome != "passed":
             remarked.append("unchanged, the test was red after its mutants: their outcomes are not certain")
         elif _given(collected(seen(found))) != _given(calls):
-            ended = [_no_seed(part) if part.way == SEED else part for part in ended]
+            ended = [_not_judged(part) if _is_surviving_seed(part) else part for part in ended]
     return MutationPart(
         calls=len(calls), possible=len(plan), mutants=ended, remarks=remarked, seed=request.seed, floor=request.floor,
         seconds=time.monotonic() - began,
@@ -64,9 +64,13 @@ def _given(calls: list[Collected]) -> list[tuple[int, ...]]:
     return [call.digests for call in calls]
 
 
-def _no_seed(part: MutantPart) -> MutantPart:
+def _is_surviving_seed(part: MutantPart) -> bool:
+    return (part.way, part.outcome) == (SEED, "survived")
+
+
+def _not_judged(seed: MutantPart) -> MutantPart:
     """Return a changed seed as not landed: without it, too, the ranks give other tensors in each run."""
-    return msgspec.structs.replace(part, outcome="not-landed", by="", message=_VARIES)
+    return msgspec.structs.replace(seed, outcome="not-landed", message=_VARIES)
 
 
 def seen(fates: Fates) -> list[Seen]:
