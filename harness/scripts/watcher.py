@@ -56,7 +56,7 @@ class Watcher:
     def run(self) -> None:
         """Watch until all ranks have ended."""
         until = time.monotonic() + _COME
-        while not self._over() and (self._ranks or time.monotonic() < until):
+        while not self._over() and (self._ranks or (time.monotonic() < until and self._folder.path.exists())):
             self._look()
             if self._ranks and has_ended(next(iter(self._ranks.values())).pytest):
                 self._end_all()

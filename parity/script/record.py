@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from everyrank.leaks.libraries import redirect_multiprocessing
 from everyrank.parity.script import asked, double, replaced, rows, written
 from everyrank.parity.script.kept import Facts, Kept, Moment, Part, part_of
 from everyrank.parity.script.names import Roots, dtype_of_shards, kinds, unwrapped
@@ -33,7 +34,9 @@ def start() -> None:
     folder = os.environ.pop(asked.FOLDER, "")
     steps = int(os.environ.pop(asked.STEPS, "3"))
     options = os.environ.pop(asked.OPTIONS, "").split()
+    shared = os.environ.pop(asked.SHARED, "")
     if folder:
+        redirect_multiprocessing(shared)
         recorder = Recorder(Kept(folder), steps, moved="moved" in options)
         recorder.watch()
         replaced.replace(recorder.note, recorder.find, options)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everyrank.leaks.libraries import remove_all
 from everyrank.parity.script import asked
 from everyrank.scripts.agent import status_of
 from everyrank.scripts.folder import PYTEST, VARIABLE, Status, process_name, runs
@@ -80,6 +81,7 @@ class Size:
                 asked.FOLDER: kept,
                 asked.STEPS: steps,
                 asked.OPTIONS: " ".join(options),
+                asked.SHARED: self._shared,
                 **(_UNCOMPILED if self.in_double else {}),
             }
             with open(self.folder / f"rank-{rank}.log", "wb") as log:
@@ -181,12 +183,18 @@ class Size:
                     seen.stated[rank] = stated
         return text(self.script, fates(seen))
 
+    @property
+    def _shared(self) -> str:
+        """The folder for what multiprocessing leaves of ranks that are killed; no other command has its name."""
+        return str(self.folder / f"everyrank-{os.getpid()}-{self.folder.name}")
+
     def end(self) -> None:
         """End all ranks, and what they have started."""
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        remove_all(self._shared)
 
 
 def serve(listening: socket.socket) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, folder_of_run, has_ended, process_name
 from everyrank.scripts.verdict import Seen, fates, text
+from everyrank.scripts.watcher import Watcher
 from everyrank.wire.messages import WitnessStatement
 
 from tests.engines import one_run
@@ -82,6 +83,12 @@ def test_a_deadlock_has_its_cause_and_a_roll_call() -> None:
 def test_ranks_that_a_killed_torchrun_leaves_are_asked() -> None:
     shown = text("train.py", fates(seen(stated={0: waits_at(7)}), orphaned=True))
     assert "train.py:7 (interrupted)\ntorchrun was killed before ranks 0,1 had finished" in shown
+
+
+def test_a_watcher_ends_with_the_folder_of_a_run_that_was_over_first(tmp_path: Path) -> None:
+    """It waits long for a first rank: a command that has removed its files has none to come."""
+    Watcher(ScriptFolder(tmp_path / "gone")).run()
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- who is a rank of a script -----------------------------------------------------------------------------------

@@ -154,6 +154,20 @@ def test_bad_arguments_are_one_sentence(arguments: list[str], sentence: str) -> 
     assert printed(*arguments) == (2, f"everyrank parity: {sentence}\n")
 
 
+def test_ranks_that_are_ended_leave_no_semaphore_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """multiprocessing removes them itself only where a process ends in order."""
+    made = "import multiprocessing as mp, multiprocessing.util, os; lock = mp.get_context('spawn').Lock()\n"
+    names = "print(lock._semlock.name, mp.util.get_temp_dir(), file=open(f'left-{os.getpid()}', 'w'))\n"
+    script = TRAINS.replace("dist.init", f"{made}{names}dist.init")
+    code, text = printed_of(tmp_path, monkeypatch, script)
+    assert code == 0, text
+    left = [path.read_text().split() for path in tmp_path.glob("left-*")]
+    assert len(left) == 4
+    assert [name for name, folder in left if Path(f"/dev/shm/sem.{name[1:]}").exists() or Path(folder).exists()] == []
+
+
 @pytest.mark.smoke
 def test_a_folder_with_files_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINS)
