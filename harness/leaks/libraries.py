@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 #: multiprocessing's thread that sends descriptors, such as those of shared tensors, to processes that ask for them.
@@ -52,6 +53,23 @@ def threads() -> set[threading.Thread | None]:
 def is_handler(value: str) -> bool:
     """Return whether a signal's handler, as a text, is one that a library sets and never removes."""
     return _DATALOADER_HANDLER in value
+
+
+def lock_of_signals(opened: Mapping[str, str]) -> set[str]:
+    """Return the ends of the pipe that libuv keeps as its lock of signals, from a process's first TCPStore server on.
+
+    It makes one for a process, which no program inherits. ``opened`` are the files of C++ code, by descriptor.
+    """
+    global _lock_of_signals
+    for file in dict.fromkeys(opened.values()):
+        ends = {fd for fd in opened if opened[fd] == file}
+        if file.startswith("pipe:") and file == (_lock_of_signals or file) and len(ends) == 2:
+            _lock_of_signals = file
+            return ends
+    return set()
+
+
+_lock_of_signals = ""
 
 
 def redirect_multiprocessing(folder: str) -> None:

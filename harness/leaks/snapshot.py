@@ -228,10 +228,11 @@ class LeakWatch:
     def _remains(self) -> Snapshot:
         remains = lasting(self._before)
         foreign: list[tuple[str, str]] = []
-        if _agent_has_run():
-            foreign += [
-                key for key, value in remains.items() if value.startswith(_OPENED_BY_LIBUV) and _is_held(key, value)
-            ]
+        held = {key[1]: value for key, value in remains.items() if key[0] == "fd" and _is_held(key, value)}
+        by_agent = (
+            {fd for fd, value in held.items() if value.startswith(_OPENED_BY_LIBUV)} if _agent_has_run() else set()
+        )
+        foreign += [("fd", fd) for fd in by_agent or libraries.lock_of_signals(held)]
         foreign += [key for key, value in remains.items() if key[0] == "signal" and libraries.is_handler(value)]
         foreign += [key for key in remains if key[0] == "env" and _is_set_by_library(key[1])]
         foreign += [key for key, value in remains.items() if key not in self._before and is_initial_state(key, value)]

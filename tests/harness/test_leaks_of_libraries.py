@@ -11,7 +11,7 @@ from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
-    import multiprocessing, os, time
+    import ctypes, multiprocessing, os, time
     import pytest, torch
     import torch.distributed as dist
     import torch.distributed.rpc as rpc
@@ -144,6 +144,15 @@ SOURCE = """
         os.pipe()  # pipe
 
     @world_of_2
+    def test_store(world):
+        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    @world_of_2
+    def test_leaves_a_pipe_of_another_library(world):
+        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        ctypes.CDLL(None).pipe((ctypes.c_int * 2)())
+
+    @world_of_2
     def test_leaves_an_agent(world):
         options = rpc.TensorPipeRpcBackendOptions(init_method=world.init_method)
         rpc.init_rpc(f"w{world.rank}", rank=world.rank, world_size=world.size, rpc_backend_options=options)  # agent
@@ -182,6 +191,7 @@ WHOLE = {
     "test_leaves_many_subgroups": [
         f"ranks 0,1 left 6 process groups each: of 2 ranks, made at test_inner.py:{line('subgroups')}"
     ],
+    "test_leaves_a_pipe_of_another_library": ["ranks 0,1 left 2 file descriptors each: pipe"],
     "test_leaves_an_agent": [f"ranks 0,1 left an RPC agent: started at test_inner.py:{line('agent')}"],
 }
 
@@ -193,7 +203,7 @@ def test_things_that_live_as_long_as_the_process_are_no_leaks(ran: Inner) -> Non
     assert {name: ran[name].text for name, outcome in ran.outcomes().items() if outcome != "passed"} == {}
     clean = {name: ran[name].sections for name in ran.outcomes() if not LEAVE.match(name)}
     assert {name: sections for name, sections in clean.items() if "left behind" in sections} == {}
-    assert len(clean) == 13
+    assert len(clean) == 14
 
 
 @pytest.mark.parametrize("temp", ["temp", "a-folder-whose-name-is-long" * 4])
