@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everyrank.parity.script.start import Size, serve, wait
+from everyrank.errors import MisuseError
+from everyrank.parity.script.start import Size, run_here
 from everyrank.reports.runfile.write import NotWritable, RunFile
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ranks", default="1,2", metavar="1,2", help="the sizes; the first is the reference")
     parser.add_argument("--steps", type=int, default=3, help="how many optimizer steps are compared (3)")
+    parser.add_argument(
+        "--launcher", metavar="NAME", help="let a launcher of worlds start the ranks: ray, with RAY_ADDRESS, say"
+    )
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for all runs together (300)")
     parser.add_argument("--global-batch", action="store_true", help="divide a DataLoader's batch size by the ranks")
     parser.add_argument("--same-data", action="store_true", help="give each rank its rows of one rank's batches")
@@ -68,6 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     started = time.time()
     try:
         code, lines, besides = _run(asked, sizes, folder.absolute())
+    except MisuseError as error:
+        print(f"everyrank parity: --launcher: {str(error).removeprefix('--launcher: ')}", file=sys.stderr)
+        return UNKNOWN
     except KeyboardInterrupt:
         print("everyrank parity: interrupted, and all ranks are ended", file=sys.stderr)
         return UNKNOWN
@@ -92,6 +99,8 @@ def _compare(asked: argparse.Namespace, arguments: list[str]) -> int:
     try:
         if len(asked.compare or ()) < 2 or asked.script:
             raise Unusable("--compare takes two folders of records or more, the reference first, and no script")
+        if asked.launcher:
+            raise Unusable("--launcher starts a script, and no script is run by --compare")
         if asked.fp64:
             raise Unusable("--fp64 runs a script, and records are what they are: no script is run by --compare")
         found = compare(*asked.compare, moved=asked.moved)
@@ -155,20 +164,16 @@ def _run(asked: argparse.Namespace, sizes: list[int], folder: Path) -> tuple[int
     options = [each for each in ("global-batch", "same-data", "fp64") if getattr(asked, each.replace("-", "_"))]
     runs = [Size(size, folder / f"ranks-{size}", name) for size in sizes]
     moved = Size(sizes[0], folder / "moved", name)
-    stores = []
     every = [*runs, moved]
-    cores = len(os.sched_getaffinity(0))
-    waves = [every] if sum(size.ranks for size in every) <= 2 * cores + 2 else [[size] for size in every]
-    try:
-        for wave in waves:
-            listening = [
-                size.start(command, asked.steps, [*options, "moved"] if size is moved else options) for size in wave
-            ]
-            stores += [serve(each) for each in listening]
-            wait(wave, asked.limit)
-    finally:
-        for size in every:
-            size.end()
+    options_of = [(size, [*options, "moved"] if size is moved else options) for size in every]
+    if asked.launcher:
+        from everyrank.parity.script.launched import run_by  # it takes pytest
+
+        run_by(asked.launcher, options_of, command, asked.steps, asked.limit)
+    else:
+        cores = len(os.sched_getaffinity(0))
+        at_once = len(every) if sum(size.ranks for size in every) <= 2 * cores + 2 else 1
+        run_here(options_of, at_once, command, asked.steps, asked.limit)
     from everyrank.parity.script.report import report  # it takes torch
 
     return report(runs, moved, asked.steps)

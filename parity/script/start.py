@@ -31,14 +31,27 @@ _LATE = 60.0
 _ANSWERS = 3.0
 
 
+@dataclass(frozen=True)
+class Host:
+    """The ranks that one host has, and the address at which all ranks meet."""
+
+    ranks: range
+    port: int
+    address: str = "127.0.0.1"
+    number: int = 0
+    hosts: int = 1
+    working_folder: str | None = None
+    """Where the script starts, if this process runs elsewhere."""
+
+
 @dataclass
 class Size:
-    """The run of a script at one size."""
+    """The run of a script at one size: all of its ranks, or those of one host."""
 
     ranks: int
     folder: Path
     script: str
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     statuses: dict[int, int] = field(default_factory=dict)
     """How ranks have ended on their own, as exit codes of `subprocess`."""
     done: set[int] = field(default_factory=set)
@@ -60,22 +73,20 @@ class Size:
         return "fp64" in self.options
 
     def is_over(self) -> bool:
-        return bool(self.trouble) or self.late or len(self.done) + len(self.statuses) >= self.ranks
+        return bool(self.trouble) or self.late or len(self.done) + len(self.statuses) >= len(self.processes)
 
     # --- its life ---------------------------------------------------------------------------------
 
-    def start(self, command: Sequence[str], steps: int, options: Sequence[str]) -> socket.socket:
-        """Start all ranks. Return the socket of the store at which they meet: it is served by ``serve``."""
-        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        listening.set_inheritable(False)
+    def start(self, command: Sequence[str], steps: int, options: Sequence[str], host: Host) -> None:
+        """Start the ranks of a host."""
         self.options = options
-        shared = self._environment(listening.getsockname()[1])
-        for rank in range(self.ranks):
+        shared = self._environment(host)
+        for rank in host.ranks:
             kept = self.folder / f"rank-{rank}"
             kept.mkdir(parents=True)
             own = {
                 "RANK": rank,
-                "LOCAL_RANK": rank,
+                "LOCAL_RANK": rank - host.ranks.start,
                 "ROLE_RANK": rank,
                 "TORCHELASTIC_ERROR_FILE": self.folder / f"error-{rank}.json",
                 asked.FOLDER: kept,
@@ -85,31 +96,30 @@ class Size:
                 **(_UNCOMPILED if self.in_double else {}),
             }
             with open(self.folder / f"rank-{rank}.log", "wb") as log:
-                process = subprocess.Popen(
+                self.processes[rank] = subprocess.Popen(
                     [sys.executable, "-u", *command],
                     env={**shared, **{name: str(value) for name, value in own.items()}},
+                    cwd=host.working_folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
                 )
-            self.processes.append(process)
-        return listening
 
-    def _environment(self, port: int) -> dict[str, str]:
+    def _environment(self, host: Host) -> dict[str, str]:
         spec = importlib.util.find_spec("everyrank.scripts.on_path")
         assert spec is not None
         assert spec.origin is not None
         on_path = os.pathsep.join(filter(None, [str(Path(spec.origin).parent), os.environ.get("PYTHONPATH")]))
         values: dict[str, object] = {
             "WORLD_SIZE": self.ranks,
-            "LOCAL_WORLD_SIZE": self.ranks,
+            "LOCAL_WORLD_SIZE": len(host.ranks),
             "ROLE_WORLD_SIZE": self.ranks,
-            "GROUP_RANK": 0,
-            "GROUP_WORLD_SIZE": 1,
+            "GROUP_RANK": host.number,
+            "GROUP_WORLD_SIZE": host.hosts,
             "ROLE_NAME": "default",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_ADDR": host.address,
+            "MASTER_PORT": host.port,
             "TORCHELASTIC_RUN_ID": f"everyrank-{self.folder.name}",
             "TORCHELASTIC_RESTART_COUNT": 0,
             "TORCHELASTIC_MAX_RESTARTS": 0,
@@ -126,7 +136,7 @@ class Size:
 
     def look(self) -> None:
         """Note which ranks have ended, and whether no rank will go on."""
-        for rank, process in enumerate(self.processes):
+        for rank, process in self.processes.items():
             if rank in self.statuses or rank in self.done:
                 continue
             status = status_of(process.pid)
@@ -135,7 +145,7 @@ class Size:
             elif (self.folder / f"rank-{rank}" / "done").exists():
                 self.done.add(rank)
                 self.done_at = time.monotonic()
-        if self.ranks == len(self.done):
+        if len(self.processes) == len(self.done):
             return
         if any(self.statuses.values()):
             self.trouble = self._verdict()
@@ -169,7 +179,7 @@ class Size:
         if run is None:
             return ""
         seen = Seen(self.ranks)
-        alive = [rank for rank in range(self.ranks) if rank not in self.statuses and rank not in self.done]
+        alive = [rank for rank in self.processes if rank not in self.statuses and rank not in self.done]
         for rank in range(self.ranks):
             if rank not in alive:
                 seen.status[rank] = 0
@@ -190,26 +200,48 @@ class Size:
 
     def end(self) -> None:
         """End all ranks, and what they have started."""
-        for process in self.processes:
+        for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         remove_all(self._shared)
 
 
+def listen(address: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """Return the socket of the store at which ranks meet: it is served by ``serve``."""
+    listening = socket.create_server((address, port), backlog=1024)
+    listening.set_inheritable(False)
+    return listening
+
+
 def serve(listening: socket.socket) -> Any:
     """Serve the store at which ranks meet, as torchrun's agent does. It takes torch, whose import takes a while."""
     import torch.distributed as dist
 
-    port = listening.getsockname()[1]
-    return dist.TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
+    address, port = listening.getsockname()
+    return dist.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
-def wait(sizes: Sequence[Size], limit: float) -> None:
-    """Wait until all of these runs are over, and end them; at the limit at the latest."""
-    until = time.monotonic() + limit
+def run_here(
+    sizes: Sequence[tuple[Size, Sequence[str]]], at_once: int, command: Sequence[str], steps: int, limit: float
+) -> None:
+    """Run a script at these sizes, each with its options, so many at a time, and end all that was started."""
+    stores, until = [], time.monotonic() + limit
+    try:
+        for index in range(0, len(sizes), at_once):
+            wave = sizes[index : index + at_once]
+            listening = [listen() for _ in wave]
+            for (size, options), each in zip(wave, listening, strict=True):
+                size.start(command, steps, options, Host(range(size.ranks), each.getsockname()[1]))
+            stores += [serve(each) for each in listening]
+            _wait([size for size, _ in wave], until)
+    finally:
+        for size, _ in sizes:
+            size.end()
+
+
+def _wait(sizes: Sequence[Size], until: float) -> None:
+    """Wait until all of these runs are over, and end them; at this time at the latest."""
     while not all(size.is_over() for size in sizes):
         for size in sizes:
             if not size.is_over():
