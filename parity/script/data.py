@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from everyrank.parity.script.runs import Run
 from everyrank.suites.compare.patterns.texts import ranks_text
 
+#: How the note begins that --global-batch divides nothing.
+IN_VAIN = "--global-batch divides no loader with a batch_sampler"
+_GLOBAL_BATCH = "--global-batch divides the DataLoader's batch size by the number of ranks"
+_SAME_DATA = "--same-data gives each rank its rows of one rank's batches"
 _PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
@@ -57,7 +61,8 @@ def compared(reference: Run, other: Run, called: str) -> Rows:
         ):
             remark = f"ranks saw the rows of {called}, each row on {int(times)} ranks"
             continue
-        return _apart(step, truth, ranks, together, called)
+        is_in_vain = any(note.startswith(IN_VAIN) for facts in other.facts for note in facts.notes)
+        return _apart(step, truth, ranks, together, called, is_in_vain)
     return Rows(min(len(reference.steps), len(other.steps)), remark=remark)
 
 
@@ -70,7 +75,9 @@ def _first_of_a_pipeline(truth: Counter[str], ranks: list[Counter[str]], other: 
     return []
 
 
-def _apart(step: int, truth: Counter[str], ranks: list[Counter[str]], together: Counter[str], called: str) -> Rows:
+def _apart(
+    step: int, truth: Counter[str], ranks: list[Counter[str]], together: Counter[str], called: str, is_in_vain: bool
+) -> Rows:
     number, size = step + 1, len(ranks)
     twice = [rank for rank in range(1, size) if ranks[rank] == ranks[0]]
     if len(twice) == size - 1 and ranks[0].total() < truth.total() and not ranks[0] - truth:
@@ -83,22 +90,18 @@ def _apart(step: int, truth: Counter[str], ranks: list[Counter[str]], together: 
         )
     if together.total() != truth.total():
         many = " and ".join(str(count) for count in sorted({rank.total() for rank in ranks}))
-        better = (
-            "\n  --global-batch divides the DataLoader's batch size by the number of ranks"
-            if together.total() == size * truth.total()
-            else "\n  --same-data gives each rank its rows of one rank's batches"
-        )
+        better = _GLOBAL_BATCH if together.total() == size * truth.total() and not is_in_vain else _SAME_DATA
         return Rows(
             step,
             f"step {number}: {size} ranks train on {together.total()} rows together ({many} on each), and "
-            f"{called} on {truth.total()}: that is another training, and nothing can be said of it{better}",
+            f"{called} on {truth.total()}: that is another training, and nothing can be said of it\n  {better}",
         )
     apart = (truth - together).total()
     both = " and ".join(f"{(rank - truth).total()} of rank {number}'s" for number, rank in enumerate(ranks))
     return Rows(
         step,
         f"step {number}: {apart} of the {_rows(truth)} of {called} are given to no rank ({both} are others): another "
-        "shuffle, another seed or random augmentation\n  --same-data gives each rank its rows of one rank's batches",
+        f"shuffle, another seed or random augmentation\n  {_SAME_DATA}",
     )
 
 

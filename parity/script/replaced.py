@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from everyrank.parity.script import samplers
+from everyrank.parity.script.data import IN_VAIN
 from everyrank.parity.values.lines import line_of_caller
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -174,6 +175,8 @@ def _divide_batches(note: Note) -> None:
                 named.pop("batch_size", None)
                 given = (batch // size, *given[1:])
                 divided[id(dataset)] = given[0]
+        if size > 1 and named.get("batch_sampler") is not None and id(dataset) not in divided:
+            note(f"{IN_VAIN} ({line_of_caller()})")
         inner(self, dataset, *given, **named)
         _seed_shuffle(self.sampler)
 

@@ -198,6 +198,25 @@ def test_an_option_reaches_a_loader_that_a_framework_makes(
     assert (code, text.partition(" (")[0]) == (0, "the same training, in 3 steps"), text
 
 
+def test_an_option_that_does_not_reach_a_loader_is_not_named_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As SentenceTransformerTrainer's, whose batches are its own sampler's."""
+    script = "from torch.utils.data import DataLoader, BatchSampler\nrows = torch.randn(32, 6)\n"
+    script += "batches = BatchSampler(range(rank, 32, size), 4, True)\n"
+    script += "loader = iter(DataLoader(rows, batch_sampler=batches))\nmodel = DDP(net())\n"
+    script += "optimizer = torch.optim.SGD(model.parameters(), lr=.1)" + LOOP.replace("batch(step)", "next(loader)")
+    code, text = _run(tmp_path, monkeypatch, script, "--global-batch")
+    lines = text.splitlines()
+    assert (code, lines[1:3]) == (
+        2,
+        [
+            "  --same-data gives each rank its rows of one rank's batches",
+            "  --global-batch divides no loader with a batch_sampler (train.py:19)",
+        ],
+    ), text
+
+
 def test_a_row_has_no_padding() -> None:
     tokens, longer = torch.tensor([[5, 6, 0], [7, 8, 9]]), torch.tensor([[5, 6, 0, 0], [7, 8, 9, 0]])
     short, long = (
