@@ -110,7 +110,7 @@ class Comparison:
             if found is not None:
                 if loss is not None and ours.kind in (*GRADIENTS, "norm"):
                     return with_loss(loss, found, tuple(agreed))
-                if ours.kind == "gradient at the clip" and self._are_alike_later(step, index):
+                if ours.kind == "gradient at the clip" and _are_alike_later(self._other, step, index):
                     found = replace(found, text=f"{found.text}: ranks are made alike only after the clip")
                 return replace(found, agreed=tuple(agreed))
             if ours.parts:
@@ -129,24 +129,6 @@ class Comparison:
             f"goes on with {DOINGS[ours.kind]} on {size}, where {self._called} has {doing}",
             ours.line,
         )
-
-    def _are_alike_later(self, step: int, index: int) -> bool:
-        """Return whether all ranks have the same gradients at the optimizer, and not at the clip."""
-        moments = self._other.steps[step].moments[0]
-        kinds = [moment.kind for moment in moments if moment.kind != "loss"]
-        if "gradient" not in kinds[index:]:
-            return False
-
-        def alike(number: int) -> bool:
-            every = tensors(self._other, step, number).values()
-            return all(
-                part is not None and part.shape == parts[0].shape and bool((part.values == parts[0].values).all())
-                for parts in every
-                for part in parts
-                if parts[0] is not None
-            )
-
-        return not alike(index) and alike(kinds.index("gradient", index))
 
     # --- tensors ----------------------------------------------------------------------------------
 
@@ -186,7 +168,8 @@ class Comparison:
                 self._miss(step, kind, name)  # a part that somebody has cut by hand
                 continue
             self.compared[kind] += 1
-            allowed = self._allowed(kind, expected, whole(moved[name]) if name in moved else None, largest, parts)
+            again = whole(moved[name]) if name in moved else None
+            allowed = _allowed(kind, expected, again, largest, parts, self._eps)
             flat = expected.reshape(-1)
             off = {rank: distance(each.values, flat[each.ids]) for rank, each in held.items()}
             bad = [rank for rank, by in off.items() if not by <= allowed]
@@ -228,17 +211,38 @@ class Comparison:
         if text not in self.missing:
             self.missing.append(text)
 
-    def _allowed(
-        self, kind: str, expected: Tensor, moved: Tensor | None, largest: float, parts: Sequence[Part | None]
-    ) -> float:
-        dtype = next(part.values.dtype for part in parts if part is not None)
-        if not dtype.is_floating_point:
-            return 0.0
-        own = torch.finfo(dtype).eps
-        scale = largest if kind in GRADIENTS else float(expected.abs().max())
-        noise = distance(moved, expected) if moved is not None and moved.shape == expected.shape else 0.0
-        if kind == "weight":
-            return 0.0  # Nothing has been computed yet.
-        if kind == "parameter":
-            return TIMES * noise + max(min(8 * own, rounding(own)), LIMIT) * scale
-        return TIMES * noise + max(rounding(own), rounding(self._eps)) * scale
+
+def _are_alike_later(run: Run, step: int, index: int) -> bool:
+    """Return whether all ranks have the same gradients at the optimizer, and not at the clip."""
+    moments = run.steps[step].moments[0]
+    kinds = [moment.kind for moment in moments if moment.kind != "loss"]
+    if "gradient" not in kinds[index:]:
+        return False
+
+    def alike(number: int) -> bool:
+        every = tensors(run, step, number).values()
+        return all(
+            part is not None and part.shape == parts[0].shape and bool((part.values == parts[0].values).all())
+            for parts in every
+            for part in parts
+            if parts[0] is not None
+        )
+
+    return not alike(index) and alike(kinds.index("gradient", index))
+
+
+def _allowed(
+    kind: str, expected: Tensor, moved: Tensor | None, largest: float, parts: Sequence[Part | None], eps: float
+) -> float:
+    """Return how far a tensor may be off."""
+    dtype = next(part.values.dtype for part in parts if part is not None)
+    if not dtype.is_floating_point:
+        return 0.0
+    own = torch.finfo(dtype).eps
+    scale = largest if kind in GRADIENTS else float(expected.abs().max())
+    noise = distance(moved, expected) if moved is not None and moved.shape == expected.shape else 0.0
+    if kind == "weight":
+        return 0.0  # Nothing has been computed yet.
+    if kind == "parameter":
+        return TIMES * noise + max(min(8 * own, rounding(own)), LIMIT) * scale
+    return TIMES * noise + max(rounding(own), rounding(eps)) * scale

@@ -64,7 +64,7 @@ class Observation:
         _remove_killed(self.folder)
         self._recorder = _Observer(Kept(self._own), self._steps, self._moved, _script())
         self._recorder.watch()
-        self._end_watch = samplers.watch(self._recorder.find)
+        self._end_watch = samplers.watch(self._recorder.remarks.find)
         _running.append(self)
         return self
 
@@ -158,7 +158,7 @@ class _Observer(Recorder):
     def close(self) -> Any:
         """Write what is known at the end, and return it."""
         self._facts.ended = time.time()
-        self._kept.write_facts(self._facts)
+        self.remarks.write()
         return self._facts
 
     def _watch_clips(self) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from everyrank.leaks.libraries import redirect_multiprocessing
 from everyrank.parity.script import asked, double, replaced, rows, written
-from everyrank.parity.script.kept import Facts, Kept, Moment, Part, part_of
+from everyrank.parity.script.kept import Kept, Moment, Part, part_of
 from everyrank.parity.script.names import Roots, dtype_of_shards, kinds, unwrapped
+from everyrank.parity.script.remarks import Remarks
 from everyrank.parity.values.exact import is_narrow
 from everyrank.parity.values.lines import line_of_caller
 from everyrank.suites.compare.patterns.texts import short
@@ -39,11 +40,11 @@ def start() -> None:
         redirect_multiprocessing(shared)
         recorder = Recorder(Kept(folder), steps, moved="moved" in options)
         recorder.watch()
-        replaced.replace(recorder.note, recorder.find, options)
+        replaced.replace(recorder.remarks.note, recorder.remarks.find, options)
         if "fp64" in options:
             recorder.widen()
         if os.environ.get("RANK") == "0":
-            written.watch(recorder.wrote, folder)
+            written.watch(recorder.remarks.wrote, folder)
 
 
 def _random_state() -> Tensor:
@@ -57,7 +58,8 @@ class Recorder:
 
     def __init__(self, kept: Kept, steps: int, moved: bool) -> None:
         self._kept, self._most, self._moved = kept, steps, moved
-        self._facts = Facts()
+        self.remarks = Remarks(kept)
+        self._facts = self.remarks.facts
         self._roots = Roots()
         self._depth = 0
         self._random: Tensor | None = None
@@ -72,7 +74,7 @@ class Recorder:
     # --- what is watched --------------------------------------------------------------------------
 
     def watch(self) -> None:
-        self._kept.write_facts(self._facts)
+        self.remarks.write()
         self._handles = [
             nn.modules.module.register_module_forward_pre_hook(self._enter),
             nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
@@ -88,29 +90,10 @@ class Recorder:
         _wrap(nn.utils, "clip_grad_norm_", self._clip)
         nn.utils.clip_grad.clip_grad_norm_ = nn.utils.clip_grad_norm_
 
-    def note(self, text: str) -> None:
-        """Keep a sentence on what was done to the script."""
-        self._add(self._facts.notes, text)
-
-    def find(self, text: str) -> None:
-        """Keep a sentence on what is wrong, whatever the size."""
-        self._add(self._facts.faults, text)
-
     def widen(self) -> None:
         """Let the script run in double, and keep what cannot be."""
         self._facts.wide = True
-        double.start(functools.partial(self._add, self._facts.narrow))
-
-    def wrote(self, path: str, line: str) -> None:
-        """Keep the path of a file that the script writes."""
-        if path not in self._facts.written:
-            self._facts.written[path] = line
-            self._kept.write_facts(self._facts)
-
-    def _add(self, texts: list[str], text: str) -> None:
-        if text not in texts:
-            texts.append(text)
-            self._kept.write_facts(self._facts)
+        double.start(self.remarks.narrow)
 
     # --- modules ----------------------------------------------------------------------------------
 
@@ -140,7 +123,7 @@ class Recorder:
         if self._depth == 0 and self._random is not None:
             if not self._facts.draws and not torch.equal(self._random, _random_state()):
                 self._facts.draws = True
-                self._kept.write_facts(self._facts)
+                self.remarks.write()
             self._random = None
 
     def _begin(self, module: nn.Module) -> None:
@@ -155,14 +138,14 @@ class Recorder:
         self._keep("weight", {name: each for name, each in self._roots.parameters().items() if name not in kept})
         if self._moved:
             rows.move(unwrapped(module).parameters(), facts.eps)
-        self._kept.write_facts(facts)
+        self.remarks.write()
         if (dtype := dtype_of_shards(module)) is not None:
             self._compute_in(dtype)
 
     def _compute_in(self, dtype: torch.dtype) -> None:
         """Take the rounding of the dtype in which modules compute for that of the run."""
         self._facts.eps = max(self._facts.eps, torch.finfo(dtype).eps)
-        self._kept.write_facts(self._facts)
+        self.remarks.write()
         if self._moved:
             rows.move(self._roots.parameters().values(), self._facts.eps)
 
@@ -173,7 +156,7 @@ class Recorder:
             roots = [given[0]] if isinstance(given[0], Tensor) else list(given[0])
             self._facts.backwards += 1
             if self._facts.backwards == 1:
-                self._kept.write_facts(self._facts)
+                self.remarks.write()
             loss = {"": roots[0]} if len(roots) == 1 and roots[0].numel() == 1 else {}
             self._keep("loss", loss)
         inside, self._in_backward = self._in_backward, True
@@ -208,11 +191,11 @@ class Recorder:
             with torch.no_grad():
                 part = part_of(tensor)
             if part is None:
-                self._add(self._facts.notes, f"not compared: {kind} {name}, which cannot be read as it stands")
+                self.remarks.note(f"not compared: {kind} {name}, which cannot be read as it stands")
             else:
                 moment.parts[name] = part
                 if self._facts.wide and is_narrow(part.values.dtype):
-                    self._add(self._facts.narrow, f"{kind} `{name}` is {short(part.values.dtype)} ({moment.line})")
+                    self.remarks.narrow(f"{kind} `{name}` is {short(part.values.dtype)} ({moment.line})")
         self._moments.append(moment)
 
     def _keep_gradients(self, kind: str, wanted: Mapping[str, Tensor]) -> None:
@@ -261,13 +244,13 @@ class Recorder:
     def _end_round(self, whole: int) -> None:
         self._facts.rounds = whole
         self._kept.write(whole, self._rows, self._moments)
-        self._kept.write_facts(self._facts)
+        self.remarks.write()
         self._rows, self._moments = [], []
 
     def _end(self) -> None:
         """End here: enough is kept. The command ends the processes of all ranks together."""
         self._facts.done = True
-        self._kept.write_facts(self._facts)
+        self.remarks.write()
         sys.stdout.flush()
         sys.stderr.flush()
         self._kept.write_done()
