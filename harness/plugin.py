@@ -54,6 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "mutate(floor): under --mutate, the test must notice this part of the changes of its collectives."
     )
+    config.addinivalue_line(
+        "markers",
+        'faults(*texts): let ranks of this test fail on purpose: "rank 1 dies at its 3rd collective"; with "each '
+        'collective", the test runs once for each.',
+    )
     chosen = options.read(config)
     try:
         member = launchers.configure(chosen.launcher, config)
@@ -117,6 +122,7 @@ def _may_be_multi_rank(item: pytest.Item) -> bool:
         or "device" in names
         or getattr(getattr(item, "cls", None), "everyrank_world", False)
         or item.get_closest_marker("world") is not None
+        or item.get_closest_marker("faults") is not None
     )
 
 

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from everyrank.controller import ending
@@ -26,6 +26,7 @@ from everyrank.declare.job import Job
 from everyrank.declare.run_gpus import RunGpus
 from everyrank.declare.stash import TIMEOUT
 from everyrank.errors import MisuseError
+from everyrank.model.fault import Plan
 from everyrank.model.mutation import SEED, Observe
 from everyrank.model.ranks import rank_seed
 from everyrank.options import Options
@@ -43,10 +44,12 @@ _GOOD = ("passed", "skipped", "xfailed", "xpassed")
 
 @dataclass(frozen=True)
 class _Asked:
-    """What ``--mutate`` asks of one attempt."""
+    """What ``--mutate`` asks of one attempt, or a sweep of faults."""
 
     watch: Observe | None = None
     seconds: float | None = None
+    plan: Plan | None = None
+    source: str = "--mutate"  # of the deadline
 
     @property
     def may_fail(self) -> bool:
@@ -57,7 +60,7 @@ class _Asked:
         """Return the deadline, if the usual one is this."""
         if self.seconds is None or (usual.seconds is not None and usual.seconds <= self.seconds):
             return usual
-        return TimeLimit(self.seconds, "--mutate")
+        return TimeLimit(self.seconds, self.source)
 
 
 class Attempts:
@@ -91,13 +94,14 @@ class Attempts:
         self, job: Job, following: Job | None, watch: Observe | None = None
     ) -> tuple[Verdict, Fates, ReportContext]:
         """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
-        verdict, fates, served = self._on_a_world(job, following, _Asked(watch))
+        asked = _Asked(watch, plan=job.plan if job.declared.faults else None)
+        verdict, fates, served = self._on_a_world(job, following, asked)
         alone = False
         unsure = served and verdict.outcome not in _GOOD and not (fates.launcher_lost or fates.interrupted)
         if unsure and self._options.run_alone and not self._debugging:
             # If no world can be started any more, a host that ranks ran on is lost, and the verdict stands.
             with contextlib.suppress(OSError, MisuseError):
-                again, _ = self._attempt(job, following, None, keep=False)
+                again, _ = self._attempt(job, following, None, keep=False, asked=replace(asked, watch=None))
                 alone = again.outcome in _GOOD
         return verdict, fates, ReportContext(job, served, alone)
 
@@ -110,13 +114,14 @@ class Attempts:
         warm = None if job.fresh else self._pool.warm(job)
         served = tuple(warm.served) if warm else ()
         ready = warm or self._pool.take_spare(job)
-        verdict, fates = self._attempt(job, following, ready, keep=not job.fresh, asked=asked)
+        keep = not job.fresh and not (asked.plan is not None and asked.plan.ends_a_rank)
+        verdict, fates = self._attempt(job, following, ready, keep=keep, asked=asked)
         lost_before = ready is not None and (fates.broken_before or not fates.began)
         if (lost_before or (fates.launcher_lost and not fates.began)) and not fates.interrupted:
             # An earlier test broke this world; or the keeper was killed, which may be noticed late. This test gets a
             # new world. A rank that ended after its order, before it began, counts: another rank may have ended it.
             served = ()
-            verdict, fates = self._attempt(job, following, None, keep=not job.fresh, asked=asked)
+            verdict, fates = self._attempt(job, following, None, keep=keep, asked=asked)
         return verdict, fates, served
 
     def _attempt(
@@ -129,13 +134,13 @@ class Attempts:
             with _address_of_rank_0(world) as meet_at:
                 folder = f"test-{self._tests}"
                 self._tests += 1
-                orders = self._orders(job, following if keep else None, world, folder, meet_at, keep, asked.watch)
+                orders = self._orders(job, following if keep else None, world, folder, meet_at, keep, asked)
                 talk = self._converse(
                     world, asked.limit(self._limit(job)), orders if world.launcher.same_host else []
                 )
                 try:
                     fates = self._watch(talk, orders, job, following)
-                    fates.waited = waited
+                    fates.waited, fates.plan = waited, asked.plan
                     self._pool.note_imports(fates, lambda: self._more_worlds_follow(job))
                     verdict = judge(fates)
                     if keep and _may_be_kept(talk, verdict, asked.may_fail):
@@ -214,11 +219,12 @@ class Attempts:
         folder: str,
         meet_at: tuple[str, int],
         keep: bool,
-        watch: Observe | None,
+        asked: _Asked,
     ) -> list[Order]:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
         # pytest does not tear down a test that is to follow itself, so its wider fixtures end with each of its runs.
         shares = following not in (None, job) and self._pool.may_share(job, following)
+        watch = asked.watch
         one_seed = watch is not None and watch.mutant is not None and watch.mutant.way == SEED
         gpus, named, locations = world.gpus, lasting_id(job.item), world.locations()
         shared = world.launcher.hosts.share_folder(world.seats)
@@ -249,6 +255,7 @@ class Attempts:
                 host=locations[rank].host,
                 hosts=locations[rank].hosts,
                 watch=watch,
+                plan=asked.plan,
             )
             for rank in range(job.size)
         ]

@@ -149,7 +149,7 @@ class Controller:
         try:
             job = self._jobs.job(item)
             impossible = self._launching.cannot_start(job)
-            watch = None if self._mutating is None else self._mutating.begin(job)
+            watch = None if self._mutating is None or job.declared.faults else self._mutating.begin(job)
         except MisuseError as error:
             return self._without_world.refused(item, str(error))
         return self._without_world.end(job, impossible) or self._in_world(job, self._jobs.find(nextitem), watch)
@@ -170,7 +170,12 @@ class Controller:
         pass_on_warnings(self._config, verdict, fates, job)
         self._obey_requests(fates)
         result = test_result(verdict, fates, context) if self._wants_results else None
-        if self._mutating is not None and verdict.outcome == "passed" and logged[-1].outcome == "passed":
+        if (
+            self._mutating is not None
+            and watch is not None
+            and verdict.outcome == "passed"
+            and logged[-1].outcome == "passed"
+        ):
             part = self._mutating.try_mutants(job, fates, functools.partial(self._attempts.run_changed, job))
             self._mutating.attach(part, logged, result)
         return TestEnd(logged, result)

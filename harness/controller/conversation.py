@@ -15,15 +15,17 @@ from everyrank.controller.witnesses import Witnesses
 from everyrank.launch.native import below_handlers
 from everyrank.launch.protocol import LostLauncher, Seat
 from everyrank.rollcall import rollcall
-from everyrank.verdict.fates import Fate, Fates
+from everyrank.verdict.fates import Acted, Fate, Fates
 from everyrank.wire.channel import Closed
 from everyrank.wire.messages import (
     ClosedUp,
     Deadline,
     DebuggerLeft,
     DestroysGroup,
+    FaultActs,
     FromRank,
     Granted,
+    Leave,
     LeftWorld,
     Meet,
     OnNccl,
@@ -68,6 +70,7 @@ class Conversation:
         self.meeting = Meeting(len(ranks), self.send)
         self.closed_up: dict[int, str] = {}
         self.left: dict[int, str] = {}
+        self._let_gone: set[int] = set()
         self.destroys_group = False
         """Whether a rank has reported that it destroys its group after the test's method."""
         self._native: dict[int, tuple[str, ...]] | None = {} if options.death_stacks else None  # of ranks that die
@@ -131,7 +134,9 @@ class Conversation:
             self.keep_last_words(fate)
             if rank == self._debugger.rank:
                 self.end_debugging()
-            self.cut_off.note_trouble(fate.ended_at)
+            if not fate.planned_end:
+                self.cut_off.note_trouble(fate.ended_at)
+            self._let_go()
             self.meeting.dissolve(self._ended())
 
     def _receive(self, rank: int) -> None:
@@ -149,7 +154,7 @@ class Conversation:
                 fate.early.append(phase)
                 if phase.outcome == "skipped":
                     self.cut_off.note_skip(time.monotonic())
-                elif phase.when != "teardown":
+                elif phase.when != "teardown" and not phase.planned:
                     self.cut_off.note_trouble(time.monotonic())
             case Record():
                 fate.record = message
@@ -157,7 +162,10 @@ class Conversation:
                     self.end_debugging()
                 if message.ended_badly:
                     self.cut_off.note_trouble(time.monotonic())
+                self._let_go()
                 self.meeting.dissolve(self._ended())
+            case FaultActs(fault, call):
+                fate.acted.append(Acted(fault, call))
             case Deadline(seconds):
                 self.limit.start_anew(time.monotonic(), seconds, "pytest-timeout")
             case DestroysGroup():
@@ -177,6 +185,17 @@ class Conversation:
                 self.closed_up[rank] = problem
             case LeftWorld(problem):
                 self.left[rank] = problem
+
+    def _let_go(self) -> None:
+        """After a planned death, let each rank that has ended its test leave: its process ends as a script's does.
+
+        Of four ranks or more, some notice a death only when others have gone, too.
+        """
+        if self.fates.had_an_end:
+            for fate in self.fates.ranks:
+                if fate.record is not None and fate.rank not in self._let_gone:
+                    self._let_gone.add(fate.rank)
+                    self.send(fate.rank, Leave())
 
     def end_debugging(self) -> None:
         """Take the terminal back from a rank that has it."""

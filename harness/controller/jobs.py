@@ -50,6 +50,10 @@ class Jobs:
     def _make(self, item: pytest.Item) -> Job:
         declared = item.stash[DECLARATION]
         size = self._size(item)
+        if beyond := next((fault for fault in declared.faults if fault.rank >= size), None):
+            raise MisuseError(
+                f'the mark faults: "{beyond.text}" is about a rank that a world of {size} does not have'
+            )
         needs, backend = requirements.needs(declared, size), self._run_gpus.backend(declared, size)
         key: Key = (
             size,

@@ -13,6 +13,7 @@ from everyrank.devices import device_types
 from everyrank.devices.cuda import CUDA
 from everyrank.devices.protocol import DeviceType, bytes_of
 from everyrank.errors import MisuseError
+from everyrank.model.fault import Fault
 
 #: The hidden parameter that a list of world sizes becomes.
 SIZE_PARAMETER = "everyrank_world_size"
@@ -38,6 +39,8 @@ class Declaration:
     timeout_from: str = "the mark world"
     company: str = ""
     """Tests share a world only if their ``company`` is equal."""
+    faults: tuple[Fault, ...] = ()
+    """The faults on purpose of the mark ``faults``."""
     fixtures: tuple[str, ...] = ()
     """The rank fixtures that the test asks for."""
 

@@ -18,6 +18,8 @@ from everyrank.declare.declaration import (
 from everyrank.declare.stash import DECLARATION, MISUSE
 from everyrank.declare.values import sizes
 from everyrank.errors import MisuseError
+from everyrank.faults import text
+from everyrank.model.fault import Fault
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -46,13 +48,17 @@ def declare(items: list[pytest.Item]) -> None:
         fixtures += [name for name in RANK_FIXTURES if name in asked and name not in fixtures]
         mark = item.get_closest_marker("world")
         by_class = bool(getattr(getattr(item, "cls", None), "everyrank_world", False))
-        if not fixtures and mark is None and not by_class:
+        planned = [*item.iter_markers("faults")]
+        multi_rank = bool(fixtures or mark is not None or by_class)
+        if not multi_rank and not planned:
             continue
         try:
+            if not multi_rank:
+                raise MisuseError("the mark faults is for multi-rank tests: add the mark world, as in world(2)")
             if unknown := sorted(asked.difference(RANK_FIXTURES), key=str):
                 known = ", ".join(RANK_FIXTURES)
                 raise MisuseError(f"the mark rank_fixtures names {unknown[0]!r}, which is none: there are {known}")
-            declared = replace(_declaration(item, mark, by_class), fixtures=tuple(fixtures))
+            declared = replace(_declaration(item, mark, by_class), fixtures=tuple(fixtures), faults=_faults(planned))
             problem = describe_wrong_scope(definitions, fixtures)
             if problem:
                 raise MisuseError(problem)
@@ -60,6 +66,13 @@ def declare(items: list[pytest.Item]) -> None:
             item.stash[MISUSE] = str(error)
         else:
             item.stash[DECLARATION] = declared
+
+
+def _faults(marks: list[pytest.Mark]) -> tuple[Fault, ...]:
+    """Return the faults that the marks of a test state, all for one run of it."""
+    if unknown := next((name for mark in marks for name in mark.kwargs), None):
+        raise MisuseError(f"the mark faults takes texts, and no keyword such as {unknown}")
+    return text.faults([each for mark in marks for each in mark.args]) if marks else ()
 
 
 def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) -> Declaration:

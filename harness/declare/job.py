@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from everyrank.declare.declaration import Declaration
+from everyrank.model.fault import Plan
 from everyrank.resources.gpus.needs import Needs
 
 #: Tests with equal keys may share a world.
@@ -38,11 +39,16 @@ class Job:
         return self.item.nodeid
 
     @property
+    def plan(self) -> Plan:
+        """The faults on purpose."""
+        return Plan(list(self.declared.faults))
+
+    @property
     def wants_group(self) -> bool:
         """Whether the test asks for the default process group."""
         return "process_group" in self.declared.fixtures
 
     @property
     def spends_its_world(self) -> bool:
-        """Whether no other test may run in its world: an RPC agent has run there."""
-        return "rpc_agent" in self.declared.fixtures
+        """Whether no other test may run in its world: an RPC agent has run there, or a rank dies on purpose."""
+        return "rpc_agent" in self.declared.fixtures or self.plan.ends_a_rank

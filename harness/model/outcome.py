@@ -41,6 +41,7 @@ class Rule(str, Enum):
     FAILED = "failed"
     SOME_SKIPPED = "some skipped"
     CUT = "cut"
+    NO_FAULT = "no fault"
     SILENT = "silent"
     XFAILED = "xfailed"
     DISORDER = "disorder"

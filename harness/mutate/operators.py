@@ -70,18 +70,26 @@ See = Callable[[Operation], Any]
 
 #: The replaced kernels last as long as this process.
 _libraries: list[Any] = []
+#: What sees the calls of this process now; without it, they are made as they are.
+_see: See | None = None
 
 
-def replace(see: See) -> None:
-    """Let ``see`` make each call of a group of this process on tensors of the CPU."""
-    if _libraries:
+def see_by(see: See | None) -> None:
+    """From now on, let ``see`` make each call of a group of this process on tensors of the CPU."""
+    global _see
+    _see = see
+    if _libraries or see is None:
         return
     library = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of each kernel that is replaced
-        for name, kernel in _kernels(see).items():
+        for name, kernel in _kernels(_seen).items():
             library.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
     _libraries.append(library)
+
+
+def _seen(call: Operation) -> Any:
+    return call.run() if _see is None else _see(call)
 
 
 def _options(kind: Any, timeout: int, **values: Any) -> Any:
@@ -248,6 +256,12 @@ def _kernels(see: See) -> dict[str, Callable[..., Any]]:
         call = Operation("all_to_all_single", unboxed(group), [tensor], [output], start, asynchronous=wait)
         return see(call).boxed()
 
+    def barrier(tensor: torch.Tensor, group: Any, devices: Any = None, wait: bool = True, time: int = -1) -> Any:
+        def start(backend: Any, inputs: Tensors, outputs: Tensors, reduces: Any, root: int) -> Any:
+            return backend.barrier(_options(c10d.BarrierOptions, time, asyncOp=wait))
+
+        return see(Operation("barrier", unboxed(group), [], [], start, asynchronous=wait)).boxed()
+
     def send(tensors: Tensors, group: Any, peer: int, tag: int) -> Any:
         def start(backend: Any, inputs: Tensors, outputs: Tensors, reduces: Any, root: int) -> Any:
             return backend.send(inputs, peer, tag)
@@ -268,5 +282,6 @@ def _kernels(see: See) -> dict[str, Callable[..., Any]]:
         "scatter_": scatter,
         "alltoall_": alltoall,
         "alltoall_base_": alltoall_base,
+        "barrier": barrier,
         "send": send,
     }

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import re
-import sys
-import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from everyrank.model.mutation import SEED, STALE, Call, Mutant, Observe, Seen
 from everyrank.mutate import operators, ways
+from everyrank.mutate.completion import Completion
+from everyrank.mutate.lines import location, users_line
 from everyrank.mutate.operators import Operation, Tensors
-from everyrank.stack.frames import Frame, is_ours, is_users
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 #: At most this many calls of a test are noted.
 _MOST = 2000
-#: torch's files, but for those of its tests.
-_TORCH = re.compile(r"/torch/(?!testing/)")
 #: Two results that differ by this many roundings are the same.
 _ROUNDINGS = 8
-#: At the end of a test, a call that is not over is left after this many seconds.
-_JOIN = 1.0
 
 
 class Watcher:
@@ -43,14 +36,12 @@ class Watcher:
         self._saved: Tensors = []
         self._landed: bool | None = None
         self._trouble = ""
-        self._threads: list[threading.Thread] = []
+        self._completion = Completion()
 
     def stop(self) -> None:
         """See no more calls: the test is over."""
-        global _watching
-        _watching = None
-        for thread in self._threads:
-            thread.join(_JOIN)
+        operators.see_by(None)
+        self._completion.stop()
 
     def seen(self) -> Seen:
         """Return what this rank has seen."""
@@ -59,10 +50,12 @@ class Watcher:
 
     def see(self, call: Operation) -> Any:
         """Make a call of a group, or the changed one, and return its Work."""
+        if call.name == "barrier":  # there is nothing to change
+            return call.run()
         members, group, number = self._key(call)
         if self._notes:
             if len(self._calls) < _MOST:
-                self._calls.append((_noted(call, members, group, number), *_users_line()))
+                self._calls.append((_noted(call, members, group, number), *users_line()))
             return call.run()
         mutant = self._mutant
         is_message = call.name == "send"
@@ -98,7 +91,9 @@ class Watcher:
         if call.name == "send":
             self._saved.extend(ways.copies(call.inputs))
             return call.run()
-        return self._after([call.run()], call, lambda: self._saved.extend(ways.copies(call.outputs)))
+        return self._completion.after(
+            [call.run()], call.outputs, lambda: self._saved.extend(ways.copies(call.outputs))
+        )
 
     def _send(self, call: Operation, mutant: Mutant) -> Any:
         stale = self._saved or call.inputs
@@ -131,46 +126,14 @@ class Watcher:
             except Exception as error:
                 self._trouble = f"{type(error).__name__}: {error}"
 
-        return self._after(works, call, finish)
-
-    def _after(self, works: list[Any], call: Operation, finish: Callable[[], None]) -> Any:
-        """Return a Work that is over when these are, and ``finish`` was called.
-
-        A thread of ours waits for them. In one of gloo's threads, Python would still run while the user's code goes
-        on, and if that destroys the group then, the process aborts.
-        """
-        future: Any = torch.futures.Future()
-
-        def wait() -> None:
-            try:
-                while works:
-                    works.pop(0).wait()
-                with torch.no_grad():
-                    finish()
-            except Exception as error:
-                future.set_exception(error)
-            else:
-                future.set_result(call.outputs)
-
-        self._threads.append(threading.Thread(target=wait, daemon=True))
-        self._threads[-1].start()
-        return _create_work_from_future(future)
-
-
-#: Who watches in this process now.
-_watching: Watcher | None = None
+        return self._completion.after(works, call.outputs, finish)
 
 
 def watch(request: Observe, rank: int) -> Watcher:
-    """See the calls of this process's groups from now on, until another one watches."""
-    global _watching
-    _watching = Watcher(request, rank)
-    operators.replace(_see)
-    return _watching
-
-
-def _see(call: Operation) -> Any:
-    return call.run() if _watching is None else _watching.see(call)
+    """See the calls of this process's groups from now on, until the watcher stops."""
+    watcher = Watcher(request, rank)
+    operators.see_by(watcher.see)
+    return watcher
 
 
 def _members(group: Any) -> list[int]:
@@ -198,23 +161,7 @@ def _noted(call: Operation, members: list[int], group: int, number: int) -> Call
 
 
 def _located(call: Call, code: CodeType, line: int) -> Call:
-    location = str(Frame(code.co_filename, line, code.co_name))
-    return Call(
-        call.members, call.group, call.number, call.name, location, call.signature, call.reduces, call.root,
-        call.digest, call.ways,
-    )  # fmt: skip
-
-
-def _users_line() -> tuple[CodeType, int]:
-    """Return the innermost line of the user's; if there is none, the innermost one of a library's test."""
-    frame: FrameType | None = sys._getframe(2)
-    tests = None
-    while frame is not None and not is_users(file := frame.f_code.co_filename):
-        if tests is None and not is_ours(file) and not _TORCH.search(file):
-            tests = frame
-        frame = frame.f_back
-    found = frame or tests or sys._getframe(2)
-    return found.f_code, found.f_lineno
+    return msgspec.structs.replace(call, location=location(code, line))
 
 
 def _digest(tensors: Tensors) -> int:

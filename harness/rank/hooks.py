@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
+from everyrank.faults.text import is_planned
 from everyrank.leaks.snapshot import LeakWatch
 from everyrank.rank import examples, recorder
 from everyrank.rank.failure_text import describe_failure
@@ -117,9 +118,11 @@ class RankHooks:
             outcome, brief = "xpassed", str(report.longrepr)
         # If gloo aborts a rank because of another shape, those that lose their connection to it know shapes.
         last = recorder.last() if outcome == "failed" and _GLOO.search(brief) else None
+        planned = call.excinfo is not None and is_planned(call.excinfo.value)
         phase = Phase(
-            str(report.when), outcome, self._serialized(report), ended_at, brief, location, signature, strict, last
-        )
+            str(report.when), outcome, self._serialized(report), ended_at, brief, location, signature, strict, last,
+            planned,
+        )  # fmt: skip
         if self.calling:
             self._subtest = phase  # its report follows
             return report

@@ -34,6 +34,7 @@ from everyrank.wire.messages import (
     CloseUp,
     DebuggerLeft,
     DestroysGroup,
+    FaultActs,
     Granted,
     Leak,
     Leave,
@@ -52,6 +53,8 @@ from everyrank.wire.progress import Progress, SentProgress
 from everyrank.wire.truncate import truncate
 
 if TYPE_CHECKING:
+    from everyrank.faults.planned import Planned
+    from everyrank.model.fault import Plan
     from everyrank.model.mutation import Observe
     from everyrank.mutate.watcher import Watcher
 
@@ -82,6 +85,7 @@ class Rank:
         self._measured: coverage.RankCoverage | None = None
         self._used_up: list[str] = []
         self._watcher: Watcher | None = None
+        self._planned: Planned | None = None
         self._imports: Imports
         context.become(self, session.config)
         prepare_session(session.config, self._hooks)
@@ -114,6 +118,7 @@ class Rank:
     def run(self, order: Order) -> Record:
         """Run one test and return its record; only the death of this process prevents that."""
         self.leaks, self.notes, self._keep_if_xfailed, self._watcher = [], {}, False, None
+        self._planned = None
         self._hooks.reset()
         try:
             item, trouble = _find(self._session.items, order.nodeid, order.index, order.occurrence)
@@ -132,6 +137,7 @@ class Rank:
             if order.next_nodeid is not None:
                 nextitem, _ = _find(self._session.items, order.next_nodeid, order.next_index, 0)
             exit_request, self._watcher = None, None if order.watch is None else _watch(order.watch, order.rank)
+            self._planned = None if order.plan is None else self._plan(order.plan)
             try:
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             except pytest.exit.Exception as error:
@@ -142,6 +148,8 @@ class Rank:
                 self._hooks.phases.append(Phase("call", "failed", text, time.monotonic(), *describe_failure(excinfo)))
             if self._watcher is not None:
                 self._watcher.stop()
+            if self._planned is not None:
+                self._planned.stop()
             self._rendezvous.end()
             groups.unbind_defaults()
             self._groups.forget_meshes()
@@ -181,7 +189,13 @@ class Rank:
             imports=self._imports.new(),
             keep_if_xfailed=self._keep_if_xfailed,
             seen=None if self._watcher is None else self._watcher.seen(),
+            counted=None if self._planned is None else self._planned.counted(),
         )
+
+    def _plan(self, plan: Plan) -> Planned:
+        from everyrank.faults.planned import Planned
+
+        return Planned(plan, self._order.rank, lambda fault, made: self.channel.send(FaultActs(fault, made)))
 
     def _save_coverage(self) -> None:
         if self._measured is None:
@@ -278,6 +292,7 @@ def _enter(order: Order, run_folder: str, meet: MeetOthers) -> World:
         device=order.device,
         backend=order.backend,
         seed=order.seed,
+        faults=() if order.plan is None else tuple(fault.text for fault in order.plan.faults),
         _folder=order.folder,
         _shared=order.shared,
         _meet=meet,

@@ -42,6 +42,8 @@ class World:
     _folder: str = field(repr=False)
     _meet: MeetOthers = field(repr=False)
     _shared: bool = field(default=True, repr=False)
+    faults: tuple[str, ...] = ()
+    """The faults that the mark ``faults`` plans for this run of the test."""
 
     @property
     def folder(self) -> str:

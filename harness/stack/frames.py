@@ -23,6 +23,7 @@ _SEES_CALLS = tuple(
         ("rank", "sizes.py"),
         ("mutate", "operators.py"),
         ("mutate", "watcher.py"),
+        ("faults", "planned.py"),
     )
 )
 #: Functions of libraries whose names do not describe what is being done.

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass, field, replace
 
+from everyrank.model.counts import count
+from everyrank.model.fault import DIES, EXITS, Fault, Made, Plan
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance
 from everyrank.verdict.echo import is_echo
 from everyrank.verdict.exit_text import exit_text
 from everyrank.verdict.mismatch import is_mismatch
 from everyrank.wire.messages import Collective, Phase, Record
+
+
+@dataclass(frozen=True)
+class Acted:
+    """A fault on purpose that has happened to a rank, and the collective at which it did."""
+
+    fault: Fault
+    call: Made
+
+    @property
+    def text(self) -> str:
+        """Return it without its rank: dies at its 3rd collective, all_reduce at model.py:88, as planned."""
+        return f"{self.fault.text.partition(' ')[2].partition(' ')[2]}, {self.call}, as planned"
+
+
+def _is_end(fault: Fault, status: int) -> bool:
+    """Return whether a wait status is that of the planned end."""
+    if fault.act == DIES:
+        return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.Signals[fault.value]
+    return fault.act == EXITS and os.WIFEXITED(status) and os.WEXITSTATUS(status) == int(fault.value)
 
 
 @dataclass
@@ -28,14 +52,29 @@ class Fate:
     out_of_order: str = ""  # why it did not leave in order after its record
     last_words: str = ""  # the output of a rank that died
     called: Collective | None = None  # its last one with a tensor, if it passed and another rank got too much data
+    acted: list[Acted] = field(default_factory=list)  # its faults on purpose that have happened
 
     def phases(self, outcome: str) -> list[Phase]:
-        filed = self.record.phases if self.record is not None else self.early
-        return [phase for phase in filed if phase.outcome == outcome]
+        """Return its phases with this outcome, but one that ended as it was planned."""
+        return [phase for phase in self._filed if phase.outcome == outcome and not phase.planned]
+
+    @property
+    def _filed(self) -> list[Phase]:
+        return self.record.phases if self.record is not None else self.early
+
+    @property
+    def planned_end(self) -> str:
+        """How it ended by a fault on purpose; an empty text if it lived on, or ended in another way."""
+        last = self.acted[-1] if self.acted else None
+        if last is None or self.cut:
+            return ""
+        if self.record is None and self.has_ended:
+            return last.text if self.status is not None and _is_end(last.fault, self.status) else ""
+        return last.text if any(phase.planned for phase in self._filed) else ""
 
     @property
     def lost(self) -> bool:
-        return self.record is None and not self.cut
+        return self.record is None and not self.cut and not self.planned_end
 
     @property
     def has_ended(self) -> bool:
@@ -71,6 +110,24 @@ class Fates:
     waited: str = ""  # the slots that the world had to wait for, if that took long
     not_kept: str = ""  # why the world could not be kept for another test
     late: dict[int, str] = field(default_factory=dict)  # failures in the teardown of wider fixtures, by rank
+    plan: Plan | None = None  # the faults on purpose
+
+    @property
+    def had_an_end(self) -> bool:
+        """Whether a fault that is to end a rank has happened; an exception may be caught, and a signal handled."""
+        return any(acted.fault.ends_the_rank for fate in self.ranks for acted in fate.acted)
+
+    @property
+    def not_happened(self) -> str:
+        """Why a planned fault did not happen; an empty text if all did, or if that is not known."""
+        for fault in self.plan.faults if self.plan is not None else ():
+            fate = self.ranks[fault.rank]
+            if fate.record is None or fate.record.counted is None or fault in (acted.fault for acted in fate.acted):
+                continue
+            made = fate.record.counted.number
+            reason = fate.record.counted.trouble or f"rank {fault.rank} made {count(made, 'collective')}"
+            return f'the fault did not happen: {reason} ("{fault.text}")'
+        return ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +163,7 @@ def failures(fates: Fates) -> list[Failure]:
 
 def blamed(fates: Fates) -> Blame:
     """Return the ranks to blame, by the evidence in these fates."""
-    return blame([_evidence(fate, fates) for fate in fates.ranks])
+    return blame([_evidence(fate, fates) for fate in fates.ranks if not fate.planned_end])
 
 
 def _evidence(fate: Fate, fates: Fates) -> Evidence:

@@ -114,7 +114,7 @@ def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: R
     """Change a passing report into one of the verdict."""
     root = _revive(context.job.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
     if verdict.outcome == "skipped":
-        first = fates.ranks[0].skipped
+        first = next((fate.skipped for fate in fates.ranks if fate.skipped is not None), None)
         assert first is not None
         skip = _revive(context.job.item, first)
         report.outcome, report.longrepr = "skipped", skip.longrepr

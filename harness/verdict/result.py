@@ -81,6 +81,8 @@ def _rank(fate: Fate) -> RankResult:
 
 
 def _outcome(fate: Fate, bad: Phase | None) -> str:
+    if fate.planned_end:
+        return "died"
     if fate.record is None:
         return "cut" if fate.cut else "lost"
     if fate.record.trouble or fate.out_of_order:
@@ -95,5 +97,7 @@ def _text(fate: Fate) -> str:
     if fate.record is None:
         message = rank_message(fate)
         return f"{message}; then {describe_end(fate)}" if message else describe_end(fate)
+    if fate.planned_end:
+        return fate.planned_end
     trouble = fate.record.trouble.strip().rsplit("\n", 1)[-1]
     return trouble or rank_message(fate, located=False) or fate.out_of_order

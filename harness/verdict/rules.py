@@ -139,6 +139,11 @@ def _failed(fates: Fates) -> Verdict | None:
         headline, label = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}", ranks_text(alike)
     early = [fate.rank for fate in fates.ranks if fate.record is not None and not fate.phases("failed")]
     headline = left_early(early, alike, root.phase) + headline
+    if ordered[0].is_echo:
+        ends = [f"rank {fate.rank}: {fate.planned_end}" for fate in fates.ranks if fate.planned_end]
+        headline = f"{'; '.join(ends)}; the test lets the error out\n{headline}" if ends else headline
+    if fates.not_happened:
+        headline, label = f"{fates.not_happened}\n{headline}", "the fault did not happen"
     # A rank that failed and then filed no record has a line of its own, too.
     others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
     return Verdict(
@@ -149,7 +154,7 @@ def _failed(fates: Fates) -> Verdict | None:
 
 def _some_skipped(fates: Fates) -> Verdict | None:
     skipped = [fate for fate in fates.ranks if fate.skipped is not None]
-    if not skipped or len(skipped) == len(fates.ranks):
+    if not skipped or len(skipped) == len([fate for fate in fates.ranks if not fate.planned_end]):
         return None
     reasons: dict[str, list[int]] = {}
     for fate in skipped:
@@ -176,6 +181,10 @@ def _cut(fates: Fates) -> Verdict | None:
     return Verdict(rule=Rule.CUT, headline=headline, lead=cut[0], alike=tuple(cut), others=_others(fates, set()))
 
 
+def _no_fault(fates: Fates) -> Verdict | None:
+    return Verdict(rule=Rule.NO_FAULT, headline=fates.not_happened) if fates.not_happened else None
+
+
 def _silent(fates: Fates) -> Verdict | None:
     silent = [fate.rank for fate in fates.ranks if fate.lost]
     if not silent:
@@ -184,7 +193,7 @@ def _silent(fates: Fates) -> Verdict | None:
 
 
 def _all_skipped(fates: Fates) -> Verdict | None:
-    first = fates.ranks[0].skipped
+    first = next((fate.skipped for fate in fates.ranks if fate.skipped is not None), None)
     return Verdict(rule=Rule.ALL_SKIPPED, outcome="skipped", when=first.when) if first is not None else None
 
 
@@ -217,7 +226,7 @@ def _disorder(fates: Fates) -> Verdict | None:
 def _incomplete(fates: Fates) -> Verdict | None:
     for fate in fates.ranks:
         filed = [phase.when for phase in fate.record.phases] if fate.record else []
-        if filed != ["setup", "call", "teardown"]:
+        if not fate.planned_end and filed != ["setup", "call", "teardown"]:
             headline = f"rank {fate.rank} filed an incomplete record: only {', '.join(filed) or 'nothing'}"
             return Verdict(rule=Rule.INCOMPLETE, headline=headline, lead=fate.rank)
     return None
@@ -249,6 +258,7 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
     _xfailed,
     _disorder,
     _all_skipped,
+    _no_fault,
     _incomplete,
     _xpassed,
     _unequal_sizes,
@@ -279,12 +289,14 @@ def _others(fates: Fates, named: set[int]) -> tuple[str, ...]:
 def _doing(fate: Fate) -> str:
     message = rank_message(fate)
     if fate.record is not None:
-        return message or "passed"
+        return message or fate.planned_end or "passed"
     return f"{message}; then, in {fate.phase}, {describe_end(fate)}" if message else describe_end(fate)
 
 
 def describe_end(fate: Fate) -> str:
     """Describe how a rank that filed no record ended."""
+    if fate.planned_end:
+        return fate.planned_end
     if fate.cut:
         return fate.stance.doing if fate.stance is not None else f"in {fate.phase or 'its start'}"
     return end_text(fate) if fate.has_ended else "silent"

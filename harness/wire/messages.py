@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from everyrank.model.fault import Counted, Fault, Made, Plan
 from everyrank.model.mutation import Observe, Seen
 
 
@@ -59,6 +60,7 @@ class Order(Message, frozen=True):
     host: int  # among the hosts of this world
     hosts: int
     watch: Observe | None = None  # with --mutate: note the collectives, or change one
+    plan: Plan | None = None  # with faults on purpose: count the collectives, and let a fault happen at one
 
 
 class CloseUp(Message, frozen=True):
@@ -97,6 +99,13 @@ class Deadline(Message, frozen=True):
     """Report the time limit that starts now, with the call (pytest-timeout with ``func_only``)."""
 
     seconds: float
+
+
+class FaultActs(Message, frozen=True):
+    """Report a fault on purpose just before it happens: the rank may not live on."""
+
+    fault: Fault
+    call: Made
 
 
 class DestroysGroup(Message, frozen=True):
@@ -162,6 +171,7 @@ class Phase(msgspec.Struct, frozen=True):
     signature: str = ""  # equal for equal failures
     strict_xpass: bool = False
     collective: Collective | None = None  # the rank's last one with a tensor, if it lost a peer
+    planned: bool = False  # a fault on purpose has raised the exception
 
 
 class Sizes(msgspec.Struct, frozen=True, array_like=True):
@@ -198,11 +208,13 @@ class Record(Message, frozen=True):
     sizes: list[Sizes] = []  # of the first collectives that accept unequal sizes
     keep_if_xfailed: bool = False  # whether the test states that its xfail is no reason to end the world
     seen: Seen | None = None  # what it has seen of its collectives, if it was asked to watch them
+    counted: Counted | None = None  # its collectives, if a fault was planned
 
     @property
     def ended_badly(self) -> bool:
         """Return whether the other ranks may wait for this one in vain."""
-        failed = any(phase.outcome == "failed" and phase.when != "teardown" for phase in self.phases)
+        bad = [phase for phase in self.phases if phase.outcome == "failed" and not phase.planned]
+        failed = any(phase.when != "teardown" for phase in bad)
         return failed or bool(self.trouble) or self.exit_request is not None
 
 
@@ -307,6 +319,7 @@ FromRank = (
     PhaseEnded
     | Deadline
     | DestroysGroup
+    | FaultActs
     | WantsDebugger
     | DebuggerLeft
     | Meet

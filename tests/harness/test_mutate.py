@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from everyrank.model.mutation import Call, MutantPart, MutationPart, Seen
 from everyrank.mutants import command, plan, summary
-from everyrank.mutate.watcher import _users_line
+from everyrank.mutate.lines import users_line
 
 from tests import run_files
 from tests.inner import Inner, Project
@@ -379,7 +379,7 @@ def test_a_call_in_a_test_that_a_library_ships_is_named_by_that_line() -> None:
     exec(code, given)
     inner = compile("def act(): return line()", f"{library}/torch/distributed/collectives.py", "exec")
     exec(inner, given)
-    given["line"] = lambda: _users_line()
+    given["line"] = lambda: users_line()
     thread = threading.Thread(target=given["test"])  # under which no frame is the user's
     thread.start()
     thread.join()
