@@ -94,7 +94,8 @@ class Attempts:
         self, job: Job, following: Job | None, watch: Observe | None = None
     ) -> tuple[Verdict, Fates, ReportContext]:
         """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
-        asked = _Asked(watch, plan=job.plan if job.declared.faults else None)
+        faults = Plan() if job.swept is not None else job.plan if job.declared.faults else None
+        asked = _Asked(watch, plan=faults)
         verdict, fates, served = self._on_a_world(job, following, asked)
         alone = False
         unsure = served and verdict.outcome not in _GOOD and not (fates.launcher_lost or fates.interrupted)
@@ -108,6 +109,13 @@ class Attempts:
     def run_changed(self, job: Job, watch: Observe, seconds: float) -> tuple[Verdict, Fates]:
         """Run a test that was green once more, with one of its collectives changed. It is expected to fail."""
         return self._on_a_world(job, job, _Asked(watch, seconds))[:2]
+
+    def run_point(
+        self, job: Job, following: Job | None, plan: Plan, seconds: float, last: bool
+    ) -> tuple[Verdict, Fates]:
+        """Run a test that was green without a fault once more, with one; ``last``: that of its last collective."""
+        asked = _Asked(None, seconds, plan, "of a sweep of faults")
+        return self._on_a_world(job, following if last else job, asked)[:2]
 
     def _on_a_world(self, job: Job, following: Job | None, asked: _Asked) -> tuple[Verdict, Fates, tuple[str, ...]]:
         """Run a test on a warm world or a new one. Return its verdict, and the tests that its world ran before."""

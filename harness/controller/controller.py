@@ -30,6 +30,7 @@ from everyrank.errors import MisuseError
 from everyrank.launch import surroundings
 from everyrank.launch.keeper import die_with_parent
 from everyrank.launch.limits import advice
+from everyrank.model.fault import Fault
 from everyrank.model.mutation import Observe
 from everyrank.model.outcome import Rule
 from everyrank.options import MutateOptions, Options
@@ -37,6 +38,7 @@ from everyrank.resources import holders, leases
 from everyrank.verdict.fates import Fates
 from everyrank.verdict.report import pass_on_warnings, reports
 from everyrank.verdict.result import test_result
+from everyrank.verdict.rules import Verdict
 
 if TYPE_CHECKING:
     from everyrank.mutants.mutating import Mutating
@@ -162,9 +164,14 @@ class Controller:
             return self._without_world.refused(job.item, f"the world could not be started: {advice(error)}")
         except MisuseError as error:
             return self._without_world.refused(job.item, f"the world could not be started: {error}")
+        remark = ""
+        if job.swept is not None:
+            verdict, fates, remark = self._sweep(job, job.swept, following, verdict, fates)
         if verdict.rule is Rule.INTERRUPTED:
             self._print(f"{job.nodeid}: {verdict.headline.splitlines()[0]}")  # the reports come at the end of the run
         logged = reports(verdict, fates, context)
+        if remark:
+            logged[-2].sections.append(("faults", remark))
         for report in logged:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, verdict, fates, job)
@@ -179,6 +186,14 @@ class Controller:
             part = self._mutating.try_mutants(job, fates, functools.partial(self._attempts.run_changed, job))
             self._mutating.attach(part, logged, result)
         return TestEnd(logged, result)
+
+    def _sweep(
+        self, job: Job, fault: Fault, following: Job | None, verdict: Verdict, fates: Fates
+    ) -> tuple[Verdict, Fates, str]:
+        from everyrank.sweeps.sweep import sweep
+
+        swept = sweep(fault, verdict, fates, functools.partial(self._attempts.run_point, job, following))
+        return swept.verdict, swept.fates, swept.remark
 
     def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Tear down the fixtures of this process that the next test does not need, as pytest would."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from everyrank.declare.declaration import Declaration
-from everyrank.model.fault import Plan
+from everyrank.model.fault import EACH, Fault, Plan
 from everyrank.resources.gpus.needs import Needs
 
 #: Tests with equal keys may share a world.
@@ -40,8 +40,13 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        """The faults on purpose."""
+        """The faults on purpose, of one run or of a sweep."""
         return Plan(list(self.declared.faults))
+
+    @property
+    def swept(self) -> Fault | None:
+        """The fault that is tried at each collective."""
+        return next((fault for fault in self.declared.faults if fault.number == EACH), None)
 
     @property
     def wants_group(self) -> bool:

@@ -137,7 +137,7 @@ class Rank:
             if order.next_nodeid is not None:
                 nextitem, _ = _find(self._session.items, order.next_nodeid, order.next_index, 0)
             exit_request, self._watcher = None, None if order.watch is None else _watch(order.watch, order.rank)
-            self._planned = None if order.plan is None else self._plan(order.plan)
+            self._planned = None if order.plan is None else _plan(order.plan, order.rank, self.channel)
             try:
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             except pytest.exit.Exception as error:
@@ -191,11 +191,6 @@ class Rank:
             seen=None if self._watcher is None else self._watcher.seen(),
             counted=None if self._planned is None else self._planned.counted(),
         )
-
-    def _plan(self, plan: Plan) -> Planned:
-        from everyrank.faults.planned import Planned
-
-        return Planned(plan, self._order.rank, lambda fault, made: self.channel.send(FaultActs(fault, made)))
 
     def _save_coverage(self) -> None:
         if self._measured is None:
@@ -312,6 +307,12 @@ def _watch(asked: Observe, rank: int) -> Watcher:
     from everyrank.mutate import watcher
 
     return watcher.watch(asked, rank)
+
+
+def _plan(plan: Plan, rank: int, channel: Channel[ToRank]) -> Planned:
+    from everyrank.faults.planned import Planned
+
+    return Planned(plan, rank, lambda fault, made: channel.send(FaultActs(fault, made)))
 
 
 def _tear_down(session: pytest.Session) -> str:

@@ -1,0 +1,79 @@
+"""A sweep: the collectives of a rank are counted without the fault, then each is tried in a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from everyrank.model.counts import count
+from everyrank.model.fault import Fault, Made, Plan
+from everyrank.model.outcome import Rule
+from everyrank.verdict.fates import Fates
+from everyrank.verdict.rules import Verdict
+
+#: Runs the test once more: with this plan, within this many seconds, and whether it is the last run.
+RunAgain = Callable[[Plan, float, bool], tuple[Verdict, Fates]]
+
+#: A run with the fault may take this many times as long as the one without, and at least this many seconds.
+_TIMES, _LEAST = 10.0, 5.0
+#: At most this many points at which a test fails are listed.
+_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run of the test with the fault at one collective, which was not green."""
+
+    fault: Fault
+    made: Made | None
+    verdict: Verdict
+    fates: Fates
+
+    @property
+    def text(self) -> str:
+        """Return when the test fails: rank 1 dies at its 4th collective (all_reduce at model.py:88)."""
+        return f"{self.fault.text} ({self.made})" if self.made is not None else self.fault.text
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The verdict of a sweep, the fates that it is about, and a line on what was tried."""
+
+    verdict: Verdict
+    fates: Fates
+    remark: str = ""
+
+
+def sweep(fault: Fault, verdict: Verdict, fates: Fates, again: RunAgain) -> Swept:
+    """Try a fault at each collective of its rank, after a run without it that ended in this way."""
+    if verdict.outcome in ("failed", "error"):
+        return Swept(replace(verdict, headline=f"without its fault, too\n{verdict.headline}"), fates)
+    record = fates.ranks[fault.rank].record
+    if verdict.outcome != "passed" or record is None or record.counted is None:
+        return Swept(verdict, fates)
+    number, calls = record.counted.number, record.counted.calls
+    if not number:
+        headline = f"the fault did not happen: rank {fault.rank} makes no collective"
+        return Swept(Verdict(rule=Rule.NO_FAULT, headline=headline), fates)
+    limit, bad = max(_LEAST, _TIMES * fates.seconds), []
+    for nth in range(1, number + 1):
+        planned = msgspec.structs.replace(fault, number=nth)
+        ended, became = again(Plan([planned]), limit, nth == number)
+        if ended.rule is Rule.INTERRUPTED:
+            return Swept(ended, became)
+        if ended.outcome != "passed":
+            bad.append(Point(planned, calls[nth - 1] if nth <= len(calls) else None, ended, became))
+    remark = f'"{fault.text}": {count(number, "run")}, {len(bad)} of them red'
+    return Swept(_verdict(bad), bad[0].fates, remark) if bad else Swept(verdict, fates, remark)
+
+
+def _verdict(bad: Sequence[Point]) -> Verdict:
+    """Return the verdict of the first point, which names all."""
+    first = bad[0]
+    lines = [f"fails when {point.text}" for point in bad[:_LISTED]]
+    lines += [f"and at {count(len(bad) - _LISTED, 'later collective')}"] if len(bad) > _LISTED else []
+    lines += ["at the first of them:"] if len(bad) > 1 else []
+    return replace(
+        first.verdict, outcome="failed", headline="\n".join([*lines, first.verdict.headline]), label=first.fault.text
+    )
