@@ -154,7 +154,8 @@ def _failed(fates: Fates) -> Verdict | None:
 
 def _some_skipped(fates: Fates) -> Verdict | None:
     skipped = [fate for fate in fates.ranks if fate.skipped is not None]
-    if not skipped or len(skipped) == len([fate for fate in fates.ranks if not fate.planned_end]):
+    lived = [fate for fate in fates.ranks if not fate.planned_end]
+    if not skipped or len(skipped) == len(lived):
         return None
     reasons: dict[str, list[int]] = {}
     for fate in skipped:
