@@ -29,6 +29,7 @@ NAMES = (
     "spawned",
     "single",
     "deadline",
+    "faults",
     "cluster",
     "nodes",
     "long",
