@@ -32,17 +32,20 @@ def file_of(player: type[Player]) -> Path:
 def written(player: type[Player]) -> str:
     """Return the text of the file with a player's crossings.
 
-    Those of the full profile follow the others, then those for flows, those of each layer and for its flows, and
-    those for flows that come again: an id has the number of its line.
+    Those of the full profile follow the others, then those for flows, those of each layer and for its flows, those
+    for flows that come again, and those of the layers since: an id has the number of its line.
     """
     chosen: Any = player
     first, every = crossings(chosen).scripts, crossings(chosen, 4).scripts
     lines = [_line(script, number >= len(first)) for number, script in enumerate(every)]
     more = flowing(player, first)
     for layer in range(1, len(player.further) + 1):
+        if layer == player.layers_before_again + 1:
+            more += flowing_again(player)
         more += further(player, (*first, *more), layer)
         more += flowing_further(player, (*first, *more), layer)
-    more += flowing_again(player)
+    if player.layers_before_again >= len(player.further):
+        more += flowing_again(player)
     lines += [_line(script, False) for script in more]
     return "".join(f"{line}\n" for line in lines)
 

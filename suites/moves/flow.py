@@ -42,13 +42,13 @@ class Flowing:
         found = set()
         for event in events:
             move = self.moves[event[0]]
-            found |= {Flow(kind, *self.now[kind], move.name) for kind in move.reads if kind in self.now}
+            found |= {Flow(kind, *self.now[kind], move.name) for kind in move.reads_up_to() if kind in self.now}
             if SAVED in move.reads:
                 self._load(event, move)
             else:
                 self.now |= dict.fromkeys(move.writes, (event, None))
             if SAVED in move.writes:
-                self.saved = {kind: self.now[kind] for kind in move.reads if kind in self.now}
+                self.saved = {kind: self.now[kind] for kind in move.reads_up_to() if kind in self.now}
         return found
 
     def _load(self, event: Event, move: Move) -> None:
@@ -75,7 +75,9 @@ def begun(player: type[Player]) -> Flowing:
 
 
 def _kept(player: type[Player], layer: int = ALL) -> set[str]:
-    return {kind for move in _shared(player, layer).values() if SAVED in move.writes for kind in move.reads}
+    return {
+        kind for move in _shared(player, layer).values() if SAVED in move.writes for kind in move.reads_up_to(layer)
+    }
 
 
 def all_flows(player: type[Player], layer: int = ALL) -> set[Flow]:
@@ -88,7 +90,7 @@ def all_flows(player: type[Player], layer: int = ALL) -> set[Flow]:
     found = set()
     for kind, event, directly in changes:
         back = [load for loading, load in loads if kind in kept and kind in loading.writes]
-        readers = [reader for reader, other in shared.items() if kind in other.reads]
+        readers = [reader for reader, other in shared.items() if kind in other.reads_up_to(layer)]
         found |= {Flow(kind, event, load, reader) for load in (*[None] * directly, *back) for reader in readers}
     return found
 
@@ -109,7 +111,8 @@ def flowing_further(player: type[Player], scripts: Iterable[Crossing], layer: in
     if layer in player.layers_alone:
         before = _shared(player, layer - 1)
         old = {(name, kind) for name, move in before.items() for kind in range(len(move.kinds_up_to(layer - 1)))}
-        new = {flow for flow in wanted if flow.changed_by not in old or flow.read_by not in before}
+        seen = {(kind, name) for name, move in before.items() for kind in move.reads_up_to(layer - 1)}
+        new = {flow for flow in wanted if flow.changed_by not in old or (flow.kind, flow.read_by) not in seen}
         wanted = {flow for flow in new if flow.load}  # the others are pairs in a row, or nearly
     return _rows(player, player.further_flows.get(layer, ()), wanted, layer)
 
@@ -144,6 +147,8 @@ class _Row:
         self.state = self.states.state_of(player.outline(player.model_of(traits, self.covering.features)))
         self.flowing = begun(player)
         self.length = player.flow_length
+        self.layer = layer
+        self.changes_again = layer in player.layers_changed_again
         self.shows = layer in player.layers_alone
         """Whether what shows the effect of a reader follows: twice, since a step looks at what the last one kept."""
         self.found: list[Event] = []
@@ -152,7 +157,7 @@ class _Row:
         """Return the events, as long as they bring something, and what shows their effect."""
         while len(self.found) < self.length and (best := self._best()):
             self._add(best)
-            shows = self.number_of.get((self.covering.moves[self.found[-1][0]].shown_by, 0))
+            shows = self.number_of.get((self._shown_by(best), 0))
             if self.shows and shows is not None and shows in self.state.able:
                 self._add([shows] * 2)
         shown_by = [self.covering.moves[name].shown_by for name, _ in self.found]
@@ -160,6 +165,12 @@ class _Row:
             if name != self.found[-1][0]:
                 self._add([self.number_of[name, 0]])
         return tuple(self.found)
+
+    def _shown_by(self, numbers: tuple[int, ...]) -> str:
+        """Return the move that shows the effect of the last of these events, or of what it has come to read."""
+        *before, last = [self.covering.moves[self.covering.events[number][0]] for number in numbers]
+        asks = self.layer in last.reads_further and SAVED not in last.writes
+        return last.shown_by or next((move.shown_by for move in before if asks and move.shown_by), "")
 
     def _best(self) -> tuple[int, ...]:
         """Return the events that bring most flows for each of them; one more comes before them if it has to."""
@@ -177,9 +188,16 @@ class _Row:
             # What has to come before the reader: a context is held before a step takes its gradients from there.
             reader = self.covering.moves[flow.read_by]
             first = ((reader.after, 0),) if reader.after and SAVED not in reader.reads else ()
-            for back in [()] if flow.load is None else [(save, flow.load) for save in self.saves]:
+            again = [self._other(each) for each in changed] if self.changes_again else []
+            for back in [()] if flow.load is None else [(save, *again, flow.load) for save in self.saves]:
                 for before in {(), first}:
-                    yield tuple(self.number_of[event] for event in (*changed, *back, *before, (flow.read_by, 0)))
+                    read = flow.read_by, reader.kind_reading(flow.kind)
+                    yield tuple(self.number_of[event] for event in (*changed, *back, *before, read))
+
+    def _other(self, event: Event) -> Event:
+        """Return the same move with other arguments, if it has any: they change the same kinds of state otherwise."""
+        name, kind = event
+        return name, (kind + 1) % len(self.covering.moves[name].kinds_up_to(self.layer))
 
     def _worth(self, numbers: tuple[int, ...]) -> float:
         state: State | None = self.state

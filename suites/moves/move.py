@@ -69,6 +69,8 @@ class Move:
     """The kinds of state that it may change; see ``states.KINDS``."""
     reads: Sequence[str] = ()
     """The kinds of state that it looks at: on which it depends what it does, rightly or by a subject's mistake."""
+    reads_further: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    """What else it looks at, by the layer of further crossings that came to ask for it."""
     apart: bool = False
     """Whether it has objects of its own: then it is crossed with models, and not with other moves."""
 
@@ -105,6 +107,17 @@ class Move:
         chosen = self.kinds_up_to()[kind]
         found = {name: value(outline) if callable(value) else value for name, value in chosen.items()}
         return None if None in found.values() else found
+
+    def reads_up_to(self, layer: int = ALL) -> list[str]:
+        """Return the kinds of state that crossings up to this layer know that it looks at."""
+        return [
+            *self.reads,
+            *(kind for number, kinds in self.reads_further.items() if number <= layer for kind in kinds),
+        ]
+
+    def kind_reading(self, kind: str) -> int:
+        """Return the number of the arguments with which it looks at a kind: what is not stated comes from it."""
+        return 0 if kind in self.reads else min(range(len(self.kinds)), key=lambda number: len(self.kinds[number]))
 
     def kinds_up_to(self, layer: int = ALL) -> list[Mapping[str, Any]]:
         """Return the kinds of arguments that crossings up to this layer have; the first ones are of layer 0."""

@@ -16,7 +16,7 @@ from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation, RanksDiverged
 from everyrank.suites.moves.data import decode
-from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.move import ALL, Move
 from everyrank.suites.moves.script import Call, Script
 from everyrank.suites.moves.together import Rejected, act_and_compare, together
 
@@ -55,6 +55,10 @@ class Player:
     without a trait is as it was before that came. So a language grows, and no script of a number changes."""
     further_scripts: ClassVar[Mapping[int, int]] = {}
     """How many scripts these layers have at the most, if not the usual number."""
+    layers_changed_again: ClassVar[frozenset[int]] = frozenset()
+    """The layers whose flows have another change between a save and a load, which the load takes back."""
+    layers_before_again: ClassVar[int] = ALL
+    """The last layer before the flows that come again; what later ones bring follows those."""
     layers_alone: ClassVar[frozenset[int]] = frozenset()
     """The layers that cover what has an event of theirs, and not what earlier layers have left."""
     named_by: ClassVar[tuple[str, ...]] = ()

@@ -38,7 +38,7 @@ def moves_on_state(player: type) -> list[Move]:
 
 def kinds_of(player: type) -> list[str]:
     """Return the kinds of state of a contract: those of all, and then its own."""
-    named = (kind for move in moves_on_state(player) for kind in (*move.writes, *move.reads))
+    named = (kind for move in moves_on_state(player) for kind in (*move.writes, *move.reads_up_to()))
     return list(dict.fromkeys([*KINDS, *named]))
 
 
@@ -49,7 +49,7 @@ def changing(player: type, kind: str) -> list[str]:
 
 def reading(player: type, kind: str) -> list[str]:
     """Return the moves that read a kind of state."""
-    return [move.name for move in moves_on_state(player) if kind in move.reads]
+    return [move.name for move in moves_on_state(player) if kind in move.reads_up_to()]
 
 
 def holes(player: type) -> dict[str, str]:

@@ -95,6 +95,8 @@ FEATURES = {
     "errors in a row": "errors.everywhere[twice-*]",
     "written parameters after errors": "errors.everywhere[written-*]",
     "errors": "errors.rank[*]",
+    "training after errors of a rank": "errors.rank[goes-on-*]",
+    "loaders": "state.resume[*]",
     "invalid arguments": "errors.arguments[SGD-*]",
     **{f"{part} states, {mutation}": f"state.strict[{part}-{mutation}-*]" for part, mutation in WRONG_STATES},
     **{row.name: f"parity.train[{row.name}-defaults-*]" for row in OPTIMIZERS if "closure" not in row.needs},

@@ -115,10 +115,11 @@ class StateMoves(UserMoves):
         then=_saved,
         writes=("saved state",),
         reads=("parameter", "buffer", "optimizer state", "step count", "option", "group", "frozen", "scheduler"),
+        reads_further={7: ("position",)},
     )
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
-        self.saved = self.sides.state(), self.sides.saved()
+        self.saved = self.sides.state(), self.sides.saved(), self.position
 
     @move(
         "state.round-trip",
@@ -138,7 +139,7 @@ class StateMoves(UserMoves):
         often=3,
         after="save",
         shown_by="step",
-        writes=("parameter", "buffer", "optimizer state", "step count", "option", "scheduler"),
+        writes=("parameter", "buffer", "optimizer state", "step count", "option", "scheduler", "position"),
         reads=("saved state", "group", "frozen"),
     )
     def load(self, fresh: bool = False, reordered: bool = False, of_first: bool = False) -> None:
@@ -148,7 +149,7 @@ class StateMoves(UserMoves):
         them, as torch.optim's own does. ``of_first``: every rank loads the copy of rank 0.
         """
         sides = self.sides
-        state, references = self.saved
+        state, references, self.position = self.saved
         state = self._of_first(state) if of_first else copy.deepcopy(state)
         orders = range(self.model.size) if reordered and not self.saved_numbers else None
         sides.load(state, sides.begin(FRESH, orders) if fresh else sides.training)
@@ -156,6 +157,7 @@ class StateMoves(UserMoves):
         sides.alone.freeze(sides.frozen)
         self.schedulers.clear()
         self.unhook()
+        self.epoch = None
 
     @property
     def saved_numbers(self) -> bool:

@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 LARGE = "1e200"
 
 
-def _step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
+def step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
     if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
         yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
     if outline.spoiled or outline.stood:
@@ -51,7 +51,7 @@ def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float | None) -> I
     yield from only_if(not outline.sparse)
 
 
-def _stepped(outline: Outline, **given: Any) -> None:
+def stepped(outline: Outline, **given: Any) -> None:
     outline.steps += given.get("times", 1) if outline.closures else 0
     outline.fresh = outline.thawed = outline.missed = outline.added = False
     outline.stood |= outline.still
@@ -76,7 +76,7 @@ _NO_RANK = {"skips": _first_param}
 _ROWS = {"rows": lambda outline: (1, 4, 2, 5)[: outline.model.size]}
 
 _STEPS: dict[str, Any] = {
-    "needs": _step_needs,
+    "needs": step_needs,
     "needs_of": {
         "parts": lambda outline: ["sparse microbatches" if outline.sparse else "microbatches"],
         "max_norm": _clipping_needs,
@@ -88,7 +88,7 @@ _STEPS: dict[str, Any] = {
         "by": lambda outline, spoiled: only_if(spoiled),
         "waits": "late changes",
     },
-    "then": _stepped,
+    "then": stepped,
     "laws": {
         "spoiled": "non-finite",
         "waits": "late",
@@ -379,6 +379,7 @@ class TrainingMoves(Player):
         often=3,
         writes=("group",),
         reads=("group",),
+        reads_further={7: ("option",)},  # what is not given is the default, whatever the other groups have by now
     )
     def add_group(self, count: int, lr: float | None = None, weight_decay: float | None = None) -> None:
         """Add the next parameters, which no group has yet, as a group."""

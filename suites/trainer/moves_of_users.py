@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.failing import InjectedError
-from everyrank.suites.arena.groups import error_of, root
+from everyrank.suites.arena.groups import error_of, names_rank, root, text_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import NEVER, first_of, move, only_if
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.model import Step
-from everyrank.suites.trainer.moves_of_training import TrainingMoves
+from everyrank.suites.trainer.moves_of_training import TrainingMoves, step_needs, stepped
 from everyrank.suites.trainer.outline import Outline
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -48,8 +48,11 @@ def _hooking_needs(outline: Outline, on: str) -> Iterator[str]:
     yield from only_if(not (outline.closures or outline.spoiled or outline.sparse))
 
 
-def _missing_needs(outline: Outline) -> Iterator[str]:
+def _missing_needs(outline: Outline, by: int | None) -> Iterator[str]:
     yield "errors everywhere"
+    if by is not None:
+        yield "training after errors of a rank"
+        yield from only_if(by in range(outline.model.size) and outline.model.size > 1)
     if outline.unused:
         yield "errors with unused parameters"
     if outline.missed:
@@ -57,6 +60,12 @@ def _missing_needs(outline: Outline) -> Iterator[str]:
     # A forward that fails may have changed a buffer, and a hook a rate.
     yield from only_if(not (outline.closures or outline.spoiled or outline.fresh or outline.rate_hooked))
     yield from only_if(not outline.model.counts)
+
+
+def _fetching_needs(outline: Outline) -> Iterator[str]:
+    yield "loaders"
+    yield from step_needs(outline)
+    yield from only_if(not (outline.closures or outline.sparse))
 
 
 def _missed(outline: Outline, **given: Any) -> None:
@@ -72,12 +81,20 @@ def _writing_buffers_needs(outline: Outline) -> Iterator[str]:
     yield from only_if(outline.model.buffer and not outline.spoiled)
 
 
+#: An epoch has these batches, and its numbers for them: that of no move.
+_BATCHES, _EPOCH = 3, 1000
+
+
 class UserMoves(TrainingMoves):
     """What is done with the model and the optimizer themselves, on both sides."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.hooks: list[Any] = []
+        self.position = 0
+        """How many batches of an epoch were fetched."""
+        self.epoch: Iterator[Any] | None = None
+        """What is left of it."""
 
     @move(
         "written",
@@ -138,28 +155,77 @@ class UserMoves(TrainingMoves):
             "parts": lambda outline: ["microbatches", "errors of microbatches", *only_if(not outline.sparse)],
             "in_backward": NEVER,
         },
+        laws={"by": "errors.rank"},
         then=_missed,
-        drawn={"parts": (1, 2)},
+        drawn={"parts": (1, 2), "by": lambda outline: [None, None, *range(outline.model.size)]},
         kinds=(),
-        further={2: ({}, {"parts": 2})},
+        further={
+            2: ({}, {"parts": 2}),
+            7: ({"by": lambda outline: outline.model.size - 1}, {"parts": 2, "by": 0}),
+        },
         shown_by="step",
         writes=("gradient",),
         reads=("gradient",),
     )
-    def miss(self, parts: int = 1, in_backward: bool = False) -> None:
-        """Let the last loss of a step raise on all ranks, or its backward: all raise, and nothing has changed."""
+    def miss(self, parts: int = 1, in_backward: bool = False, by: int | None = None) -> None:
+        """Let the last loss of a step raise on all ranks, or its backward: all raise, and nothing has changed.
+
+        ``by``: it raises on this rank alone, and all raise an error that names it.
+        """
         training = self.sides.training
         computed = self.arena.meet("who computes a loss", "this rank" if training.computes else "")
         check(any(computed), "no rank computed the loss of the steps before")
         if not all(computed):
             raise NotApplicable("not every rank computes a loss")
         *first, last = training.batches(Step(parts, used=self.used), self.number, 0)
+        fails = by in (None, self.arena.rank)
         failing = Failing(last.inputs, last.targets, last.parts, in_backward=in_backward)
-        error = error_of(partial(training.trainer.step, *first, failing))
-        if error is not None and not isinstance(root(error), InjectedError):
+        error = error_of(partial(training.trainer.step, *first, failing if fails else last))
+        if fails and error is not None and not isinstance(root(error), InjectedError):
             with subject_acts("step whose loss raises"):
                 raise error
-        check(error is not None, "the loss raised on all ranks, and step raised nothing")
+        raised = "on all ranks" if by is None else f"on rank {by}"
+        check(error is not None, f"the loss raised {raised}, and step raised nothing")
+        if not fails and by is not None:
+            check(names_rank(error, by), f"the error does not name rank {by}: {text_of(error)}")
+
+    @move(
+        "state.resume",
+        needs=_fetching_needs,
+        then=stepped,
+        kinds=(),
+        drawn={"rest": (False, False, True)},
+        further={7: ({}, {"rest": True})},
+        shown_by="step",
+        writes=("position",),  # for all else it is a step
+        reads=("position",),
+    )
+    def fetch(self, rest: bool = False) -> None:
+        """Train on the next batch of an epoch, if the subject has a loader, which gives the one that is due.
+
+        ``rest``: on all that are left of it.
+        """
+        sides, step = self.sides, Step(used=self.used)
+        for due in range(self.position, _BATCHES if rest else self.position + 1):
+            found = self._next_of([sides.training.batches(step, _EPOCH, each)[0] for each in range(_BATCHES)], due)
+            check(found in (None, due), f"batch {found} of an epoch came, and {due} was due")
+            self.position = (due + 1) % _BATCHES
+            sides.step(step, _EPOCH, due)
+
+    def _next_of(self, batches: list[Any], due: int) -> int | None:
+        """Return the number of the batch that the subject's loader gives; None without one."""
+        trainer = self.sides.training.trainer
+        if not callable(getattr(trainer, "loader", None)):
+            return None
+        with subject_acts("loader"):
+            if self.epoch is None:
+                self.epoch = iter(trainer.loader(batches))
+            batch = next(self.epoch, None)
+            if due == _BATCHES - 1:
+                check(next(self.epoch, None) is None, "an epoch has more batches than were given")
+                self.epoch = None
+        found = [number for number, each in enumerate(batches) if batch and torch.equal(each.inputs, batch.inputs)]
+        return first_of(found) if found else -1
 
     @move(
         "parity.models",

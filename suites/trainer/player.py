@@ -124,12 +124,21 @@ _FLOWS_OF_USE = (
     (3, "Adagrad-lr", "frozen", "unused", "unused", "", "alike", "two", "", False),
 )
 
+#: Those for flows to a group that is added after a load, and for the position in an epoch.
+_FLOWS_OF_POSITIONS = (
+    (2, "SGD-momentum", "plain", "transposed", "scalar", "", "alike", "one", "", False),
+    (3, "Adam-everything", "row", "plain", "unused", "two", "values", "two", "", False),
+    (3, "Adam-everything", "plain", "scalar", "plain", "later", "alike", "one", "", False),
+    (2, "SGD-everything", "row", "plain", "plain", "later", "values", "two", "", False),
+    (3, "AdamW-defaults", "transposed", "plain", "scalar", "later", "alike", "one", "", False),
+)
+
 
 class TrainerPlayer(ApartMoves):
     """Subject and reference of ``trainer``."""
 
     features = FEATURES
-    claims = {NAMES_RANKS: frozenset({"errors"})}
+    claims = {NAMES_RANKS: frozenset({"errors", "training after errors of a rank"})}
     choices = {
         TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers"}),
         TRUSTS_ORDER: frozenset({"orders of registration"}),
@@ -140,6 +149,7 @@ class TrainerPlayer(ApartMoves):
     further_flows: ClassVar[Mapping[int, tuple[Mapping[str, Any], ...]]] = {
         3: named_traits(_FURTHER_TRAITS, _FURTHER_FLOWS),
         5: named_traits(_FURTHER_TRAITS, _FLOWS_OF_USE),
+        7: named_traits(_FURTHER_TRAITS, _FLOWS_OF_POSITIONS),
     }
     holes = {
         "generator": "open: no model draws numbers, as dropout does",
@@ -178,9 +188,16 @@ class TrainerPlayer(ApartMoves):
             "groups": ("",),
             "values": ("", "edges"),
         },
+        {
+            **dict.fromkeys(("param1", "param2", "param3"), ("plain", "scalar", "row", "unused", "frozen")),
+            "optimizer": _OPTIMIZERS,
+            "start": _STARTS,
+            "groups": ("", "two", "later"),
+        },
     )
-    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4}
-    layers_alone = frozenset({4, 5})
+    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2}
+    layers_alone = frozenset({4, 5, 7})
+    layers_changed_again = frozenset({7})
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:

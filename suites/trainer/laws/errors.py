@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, rows
-from everyrank.suites.arena.groups import own_group
+from everyrank.suites.arena.groups import NAMES_RANKS, own_group
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import SAME_GRAPH, Arena
 from everyrank.suites.trainer.contract import CONTRACT
@@ -25,6 +26,8 @@ class FailurePoint(TrainingPoint):
     """A point that fixes which rank fails."""
 
     culprit: int
+    goes_on: bool = False
+    """Whether all ranks train on then."""
 
 
 def _failures() -> Iterator[FailurePoint]:
@@ -33,6 +36,8 @@ def _failures() -> Iterator[FailurePoint]:
             label = "first" if culprit == 0 else "last"
             core = (3,) if culprit else ()
             yield from points.each_size(partial(FailurePoint, culprit=culprit), size, label=label, core=core)
+    goes_on: Any = partial(FailurePoint, culprit=2, goes_on=True)
+    yield from points.each_size(goes_on, 3, label="goes-on", steps=3, variant="momentum", core=())
 
 
 @law("errors.rank", _failures)
@@ -40,8 +45,16 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
     """If the loss raises on one rank, that rank gets its own error, and all others soon get one too.
 
     Nobody has changed its parameters in that step. If the subject declares `names-ranks`, the error of the others
-    names the rank.
+    names the rank, and all can train on: nothing of that step is left for the next one.
     """
+    if point.goes_on:
+        if NAMES_RANKS not in arena.subject.declares:
+            raise NotApplicable("no rank hears from the others that one has failed")
+        with own_group(), playing(arena, point.plan) as player:
+            player.step()
+            player.miss(by=point.culprit)
+            player.step(times=2)
+        return
     with playing(arena, point.plan, compared="nothing") as player:
         player.fail(point.culprit)
 
