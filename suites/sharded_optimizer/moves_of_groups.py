@@ -167,19 +167,24 @@ class GroupMoves(TrainingMoves):
 
     @move(
         "parity.shard",
-        drawn={"anew": (False, True)},
+        needs_of={"param": lambda outline, param: only_if(param in range(outline.count))},
+        drawn={"anew": (False, True), "param": lambda outline: [None, None, *range(outline.count)]},
         kinds=(),
-        further={1: ({}, {"anew": True})},
+        further={
+            1: ({}, {"anew": True}),
+            4: ({"param": 0}, {"param": lambda outline: outline.count - 1 or None, "anew": True}),
+        },
         shown_by="train",
         writes=("parameter",),
     )
-    def overwrite(self, anew: bool = False) -> None:
-        """Give all parameters other values by hand, as a checkpoint that is loaded does.
+    def overwrite(self, anew: bool = False, param: int | None = None) -> None:
+        """Give all parameters other values by hand, as a checkpoint that is loaded does, or one by its number.
 
         ``anew``: in new memory, by ``.data``.
         """
-        for param in self.sides.parameters:
-            for tensor in (param.twin, *(tensor for tensor, _ in param.pieces)):
+        parameters = self.sides.parameters
+        for each in parameters if param is None else [parameters[param]]:
+            for tensor in (each.twin, *(tensor for tensor, _ in each.pieces)):
                 if anew:
                     tensor.data = tensor.data * -0.5
                 else:

@@ -8,7 +8,6 @@ from typing import Any
 
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.moves.model import named_traits, params_of, takes, with_each, without_each
-from everyrank.suites.moves.move import ALL
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
@@ -142,6 +141,9 @@ _FLOWS_LATER = (
     (2, "SGD-momentum", "complex64", "elements", "pair", "some", "", "float64"),
 )
 
+#: Optimizers of which some look at the whole tensor: a subject may keep a copy of it.
+_WHOLE = ("Adafactor-defaults", "SGD-everything-signed", "LBFGS-defaults", "SGD-momentum", "AdamW-defaults-unchanged")
+
 
 class ShardedPlayer(StateMoves):
     """Subject and reference of ``sharded-optimizer``."""
@@ -150,7 +152,7 @@ class ShardedPlayer(StateMoves):
     crossings = "crossings.txt"
     flows = named_traits(_FLOW_TRAITS, _FLOWS)
     flows_again = {
-        layer: named_traits(_FLOW_TRAITS, models) for layer, models in ((2, _FLOWS_AGAIN), (ALL, _FLOWS_LATER))
+        layer: named_traits(_FLOW_TRAITS, models) for layer, models in ((2, _FLOWS_AGAIN), (3, _FLOWS_LATER))
     }
     flow_layer = 1
     flow_length = 36
@@ -180,7 +182,12 @@ class ShardedPlayer(StateMoves):
             **{f"param{number}": (*_OF_TWO, "cut", "columns") for number in (1, 2, 3)},
         },
         {f"param{number}": (*_OF_DTYPES, "pair", "plain") for number in (1, 2, 3)},
+        {},
+        {"optimizer": _WHOLE, **{f"param{number}": ("cut", "columns", "plain", "several") for number in (1, 2, 3)}},
     )
+    further_scripts = {3: 0, 4: 4}
+    layers_alone = frozenset({4})
+    layers_before_again = 3
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
