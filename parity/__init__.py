@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from everyrank.parity.api import parity as parity
     from everyrank.parity.errors import Defect as Defect
     from everyrank.parity.errors import Unusable as Unusable
+    from everyrank.parity.handed.call import handover as handover
+    from everyrank.parity.handed.report import Handover as Handover
+    from everyrank.parity.handed.report import Misfit as Misfit
+    from everyrank.parity.handed.report import Unlike as Unlike
     from everyrank.parity.report.report import Finding as Finding
     from everyrank.parity.report.report import Parted as Parted
     from everyrank.parity.report.report import Report as Report
@@ -21,12 +25,14 @@ if TYPE_CHECKING:
     from everyrank.parity.script.records import compare as compare
 
 __all__ = [
-    "Compared", "Defect", "Finding", "Observation", "Parted", "Report", "Unusable", "compare", "observe", "parity",
+    "Compared", "Defect", "Finding", "Handover", "Misfit", "Observation", "Parted", "Report",
+    "Unlike", "Unusable", "compare", "handover", "observe", "parity",
 ]  # fmt: skip
 
 _MODULES = {
     "parity": "api", "Defect": "errors", "Unusable": "errors", "observe": "script.observe",
     "Observation": "script.observe", "compare": "script.records", "Compared": "script.records",
+    "handover": "handed.call", "Handover": "handed.report", "Misfit": "handed.report", "Unlike": "handed.report",
 }  # fmt: skip
 
 

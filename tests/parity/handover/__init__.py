@@ -1,0 +1,1 @@
+"""Two modules that should be one model."""
