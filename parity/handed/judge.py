@@ -13,6 +13,7 @@ from everyrank.parity.handed.repairs import Made, Repair, out_of_order, repairs
 from everyrank.parity.handed.report import Handover, Misfit
 from everyrank.parity.handed.trace import (
     MIXED,
+    NOTHING,
     Handed,
     Rounded,
     Sources,
@@ -105,6 +106,14 @@ def _of_outputs(
             return [_moved(sources, every[0], repair, shown)]
     if agrees:
         return []
+    for tensor, each in every[0].items():
+        if tensor.startswith(f"{name}.") and bool((each.numbers == NOTHING).any()):
+            index = index_text(int((each.numbers == NOTHING).reshape(-1).nonzero()[0]), each.numbers.shape)
+            return [
+                Misfit(
+                    "built", tensor, index, f"`{tensor}`{index} of the other is as it was built; the outputs {words}"
+                )
+            ]
     position = first.words() if first is not None else "and each module that both have agrees"
     return [Misfit("outputs", name, "", f"the outputs {words}; {position}")]
 

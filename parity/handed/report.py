@@ -15,7 +15,7 @@ class Misfit:
     """One fault of a handover: the tensor and the element at which it shows first."""
 
     kind: str
-    """One of lost, rounded, moved, outputs."""
+    """One of lost, rounded, moved, built, outputs."""
     tensor: str
     """The model's tensor of what is lost, and else the other's; a module for outputs, empty if none is known."""
     index: str

@@ -18,9 +18,11 @@ class Rogue:
     """A pattern of the report's first line."""
     model: Callable[[], Any] = Trainer
     other: Callable[[], Any] = Engine
+    transfer: Callable[[Any, Any], Any] | None = None
 
     def arguments(self) -> dict[str, Any]:
-        return {"model": self.model, "other": self.other, "convert": self.convert, "inputs": tokens()}
+        way = {"convert": self.convert} if self.transfer is None else {"transfer": self.transfer}
+        return {"model": self.model, "other": self.other, "inputs": tokens(), **way}
 
 
 class LosesARow(Converter):
@@ -123,6 +125,13 @@ class TakesTheEmbeddingForTheHead(Converter):
         return super().__call__(state) | {"head.weight": state["embed.weight"]}
 
 
+def _without_the_head(model: Any, other: Any) -> None:
+    """As of a model that is tied, into an engine that is not."""
+    state = Converter()({name: value.clone() for name, value in model.state_dict().items()})
+    del state["head.weight"]
+    other.load_state_dict(state, strict=False)
+
+
 def _other_eps() -> Any:
     engine = Engine()
     engine.blocks[1].norm1.eps = 1e-3
@@ -187,6 +196,12 @@ ROGUES: Mapping[str, Rogue] = {
     ),
     "forgets-to-untie": Rogue(
         Converter(), r"handover: `(embed|head)\.weight` is lost: .*", other=lambda: Engine(tied=True)
+    ),
+    "forgets-to-tie": Rogue(
+        Converter(),
+        r"handover: `head\.weight`\[0, 0\] of the other is as it was built; the outputs part",
+        model=lambda: Trainer(tied=True),
+        transfer=_without_the_head,
     ),
     "has-another-epsilon": Rogue(
         Converter(), r"handover: the outputs part .*first module that parts is `blocks\.1\.norm1`", other=_other_eps
