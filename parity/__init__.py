@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from everyrank.parity.handed.report import Handover as Handover
     from everyrank.parity.handed.report import Misfit as Misfit
     from everyrank.parity.handed.report import Unlike as Unlike
+    from everyrank.parity.layouts.call import reshard as reshard
+    from everyrank.parity.layouts.report import Resharded as Resharded
+    from everyrank.parity.layouts.report import Stray as Stray
+    from everyrank.parity.layouts.report import Strayed as Strayed
     from everyrank.parity.report.report import Finding as Finding
     from everyrank.parity.report.report import Parted as Parted
     from everyrank.parity.report.report import Report as Report
@@ -25,14 +29,15 @@ if TYPE_CHECKING:
     from everyrank.parity.script.records import compare as compare
 
 __all__ = [
-    "Compared", "Defect", "Finding", "Handover", "Misfit", "Observation", "Parted", "Report",
-    "Unlike", "Unusable", "compare", "handover", "observe", "parity",
+    "Compared", "Defect", "Finding", "Handover", "Misfit", "Observation", "Parted", "Report", "Resharded",
+    "Stray", "Strayed", "Unlike", "Unusable", "compare", "handover", "observe", "parity", "reshard",
 ]  # fmt: skip
 
 _MODULES = {
     "parity": "api", "Defect": "errors", "Unusable": "errors", "observe": "script.observe",
     "Observation": "script.observe", "compare": "script.records", "Compared": "script.records",
     "handover": "handed.call", "Handover": "handed.report", "Misfit": "handed.report", "Unlike": "handed.report",
+    "reshard": "layouts.call", "Resharded": "layouts.report", "Stray": "layouts.report", "Strayed": "layouts.report",
 }  # fmt: skip
 
 

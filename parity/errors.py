@@ -39,7 +39,7 @@ _RUN_THEIRS = frozenset(
             "_with_masks",
         ),
         *("all_ranks", "checked", "close", "decide", "fresh", "gather", "in_lone_world", "lone_world"),
-        *("running_in", "share_of", "whole_batch", "handed", "build"),
+        *("running_in", "share_of", "whole_batch", "handed", "build", "go_on"),
     }
 )
 

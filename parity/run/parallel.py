@@ -16,7 +16,7 @@ from everyrank.parity.run.shadow import Shadow
 from everyrank.parity.run.store import Store
 from everyrank.parity.run.tensors import Tensors, widen_buffers
 from everyrank.parity.setup.given import SEED, Setup, seed
-from everyrank.parity.setup.models import parallelize
+from everyrank.parity.setup.models import Parallel, parallelize
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.setup.split import Cut
 from everyrank.parity.values.dye import Holdings
@@ -151,23 +151,8 @@ class Rank:
         return self._witness is not None and self._witness.differs(key, values)
 
     def _loop(self, step: int, batch: Any, cut: Cut) -> None:
-        """Train on a batch in microbatches, as a plain loop does."""
-        setup, made, optimizer = self._setup, self._parallel.made, self._parallel.optimizer
-        losses = []
-        for part in parts(batch, setup.microbatches):
-            found = setup.loss(made, part)
-            weight = cut.weight(isinstance(found, tuple), setup.gradients)
-            loss = setup.share_of(found, step, setup.microbatches) * weight
-            loss.backward()
-            losses.append(loss.detach().reshape(()))
-        norm = None if setup.finish is None else setup.finish(made)
-        if norm is None and setup.clip is not None:
-            norm = torch.nn.utils.clip_grad_norm_(
-                [each for _, each in parameters(self._parallel.modules)], setup.clip
-            )
-        optimizer.step()
-        optimizer.end()
-        self._seen.loss = float(local(torch.stack([local(loss) for loss in losses]).sum()))
+        """Train on a batch as a plain loop does."""
+        self._seen.loss, norm = loop(self._setup, self._parallel, step, batch, cut)
         self._seen.norm = _number(norm)
 
     def _returned(self, returned: Any) -> None:
@@ -214,6 +199,23 @@ class Rank:
         right = self._tensors.gradients_again(step)
         if self._witness is not None:
             self._witness.step(right)
+
+
+def loop(setup: Setup, parallel: Parallel, step: int, batch: Any, cut: Cut) -> tuple[float, Any]:
+    """Train one step on a rank's part of a batch, in microbatches; return the loss and the norm, if it clips."""
+    losses = []
+    for part in parts(batch, setup.microbatches):
+        found = setup.loss(parallel.made, part)
+        weight = cut.weight(isinstance(found, tuple), setup.gradients)
+        loss = setup.share_of(found, step, setup.microbatches) * weight
+        loss.backward()
+        losses.append(loss.detach().reshape(()))
+    norm = None if setup.finish is None else setup.finish(parallel.made)
+    if norm is None and setup.clip is not None:
+        norm = torch.nn.utils.clip_grad_norm_([each for _, each in parameters(parallel.modules)], setup.clip)
+    parallel.optimizer.step()
+    parallel.optimizer.end()
+    return float(local(torch.stack([local(loss) for loss in losses]).sum())), norm
 
 
 def _number(value: Any) -> float | None:

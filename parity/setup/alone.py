@@ -1,4 +1,4 @@
-"""A world of one rank inside of a larger one: what the user's code is if nothing is parallel."""
+"""A smaller world inside of a larger one: of one rank, where nothing is parallel, or of the first few."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
 import torch
@@ -23,9 +24,21 @@ Take = Callable[[Any], None]
 _FIRST = 1_000_000
 
 
+@dataclass(frozen=True)
+class Seat:
+    """A rank of a smaller world, and the file by which its ranks meet; a lone one meets nobody."""
+
+    rank: int = 0
+    size: int = 1
+    meeting: str = ""
+
+    def store(self) -> dist.Store:
+        return dist.FileStore(self.meeting, self.size) if self.meeting else dist.HashStore()
+
+
 @contextlib.contextmanager
-def lone_world() -> Iterator[None]:
-    """Make this process the only rank there is, for code that asks inside. No other rank takes part.
+def lone_world(seat: Seat = Seat()) -> Iterator[None]:
+    """Make this process the only rank there is, for code that asks inside, or one of a few. No other takes part.
 
     Groups that are made inside are destroyed at the end. A group or a mesh from outside is still that of all ranks.
     """
@@ -35,7 +48,7 @@ def lone_world() -> Iterator[None]:
     c10d._update_default_pg(None)  # torch refuses a second default group
     world.group_count = _FIRST
     try:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=seat.store(), rank=seat.rank, world_size=seat.size)
         yield
     finally:
         made = [group for group in world.pg_names if group not in known]
@@ -57,15 +70,15 @@ class FailedAlone(Exception):
         return self.text
 
 
-def in_lone_world(run: Callable[[Take], None], take: Take) -> None:
-    """Run something in a lone world, and take what it gives, in order.
+def in_lone_world(run: Callable[[Take], None], take: Take, seat: Seat = Seat()) -> None:
+    """Run something in a lone world, or on a seat of a small one, and take what it gives, in order.
 
     It runs in a process of its own. Code may keep what it has once asked of the world, as under `functools.cache`:
     what the lone world answers is forgotten with that process. Beside an accelerator, whose threads survive no fork,
     it runs in this one.
     """
     if torch.accelerator.is_available():
-        with lone_world():
+        with lone_world(seat):
             run(take)
         return
     for stream in (sys.stdout, sys.stderr):
@@ -76,7 +89,7 @@ def in_lone_world(run: Callable[[Take], None], take: Take) -> None:
         try:
             os.close(reading)
             with os.fdopen(writing, "wb") as pipe:
-                _give(run, pipe)
+                _give(run, pipe, seat)
         finally:
             os._exit(0)  # nothing may go on as the rank itself, of which this is a copy
     os.close(writing)
@@ -90,11 +103,11 @@ def in_lone_world(run: Callable[[Take], None], take: Take) -> None:
         os.waitpid(child, 0)
 
 
-def _give(run: Callable[[Take], None], pipe: IO[bytes]) -> None:
+def _give(run: Callable[[Take], None], pipe: IO[bytes], seat: Seat) -> None:
     """Run something in this process, which ends then, and send what it gives."""
     torch.set_num_threads(1)  # no thread of a pool survives a fork
     try:
-        with lone_world():
+        with lone_world(seat):
             run(lambda value: pickle.dump(("value", value), pipe))
         pickle.dump(("end", None), pipe)
     except BaseException as error:  # sys.exit() and pytest.skip(), too

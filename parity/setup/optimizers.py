@@ -56,6 +56,15 @@ class Optimizers:
                 if isinstance(value, torch.Tensor) and has_numbers(value) and local(value).shape == whole.shape:
                     yield str(name), local(value.detach())
 
+    def numbers_of(self, parameter: torch.Tensor) -> Iterator[tuple[str, float]]:
+        """Yield what an optimizer keeps of a parameter as a whole, as how many steps it has made, under its name."""
+        for each in self.each:
+            state = getattr(each, "state", None)
+            for name, value in state[parameter].items() if isinstance(state, Mapping) and parameter in state else ():
+                is_number = isinstance(value, int | float) or (isinstance(value, torch.Tensor) and not value.ndim)
+                if is_number and not isinstance(value, bool):
+                    yield str(name), float(value)
+
     def step(self) -> None:
         for each in self.each:
             each.step()
