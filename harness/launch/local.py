@@ -25,10 +25,10 @@ from everyrank.launch.protocol import (
     Seat,
     Shape,
     read_all,
-    run_mark,
 )
 from everyrank.launch.succession import PATIENCE
 from everyrank.leaks.child_processes import children
+from everyrank.model.run_mark import run_mark
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire import witness_pipe
 from everyrank.wire.channel import Channel, Closed, Late

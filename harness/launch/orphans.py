@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from everyrank.launch.protocol import RUN_VARIABLE
+from everyrank.model.run_mark import RUN_VARIABLE
 from everyrank.patience import Patience
 
 #: It ends within this many seconds.

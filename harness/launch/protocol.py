@@ -39,17 +39,8 @@ FATAL = {
     "Illegal instruction": signal.SIGILL,
 }
 
-#: An environment variable of every rank, and so of every program that it runs: the run's folder, and its keeper.
-RUN_VARIABLE = "EVERYRANK_RUN"
-
-
 #: At most this many readers of C frames run at a time.
 NATIVE_READERS = 4
-
-
-def run_mark(run_folder: str, keeper: int) -> str:
-    """Return the value of ``RUN_VARIABLE`` for the ranks of a keeper. Keepers of one host may share the folder."""
-    return f"{run_folder} {keeper}"
 
 
 #: The C frames of ranks, or why they are unknown.

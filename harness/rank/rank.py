@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from everyrank.devices import device_types
 from everyrank.launch.native import reader_path
-from everyrank.launch.protocol import RUN_VARIABLE, run_mark
 from everyrank.leaks import libraries
 from everyrank.leaks.describe import KINDS
 from everyrank.leaks.snapshot import LeakWatch, swept_folders
+from everyrank.model.run_mark import RUN_VARIABLE, run_mark
 from everyrank.rank import context, coverage, groups, sizes, torchrun
 from everyrank.rank.debugger import RankDebugger, UserTerminal
 from everyrank.rank.failure_text import describe_failure, fingerprint

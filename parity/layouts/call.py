@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from everyrank.model.run_mark import folder_of_run
 from everyrank.parity.errors import Unusable, defect
 from everyrank.parity.layouts.report import Resharded, Stray, Strayed
 from everyrank.parity.layouts.states import Change, State, changes, plain_states
@@ -111,7 +112,9 @@ def _report(
         )
     ends = [setup.steps * number for number in range(len(layouts) + 1)]
     known = plain_states(setup, ends)
-    folder = ranks.gather(tempfile.mkdtemp(prefix="everyrank-reshard-") if ranks.rank == 0 else "")[0]
+    # A rank that is killed removes nothing, but its run's folder goes with the run.
+    made = tempfile.mkdtemp(prefix="everyrank-reshard-", dir=folder_of_run()) if ranks.rank == 0 else ""
+    folder = ranks.gather(made)[0]
     try:
         for number, (size, make) in enumerate(layouts):
             mine: list[tuple[Event, Change]] = []

@@ -20,13 +20,14 @@ import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch import local, orphans, remote
 from everyrank.launch.local import LocalLauncher
-from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, Shape, run_mark
+from everyrank.launch.protocol import CannotLaunch, Shape
 from everyrank.launch.remote.door import RANK, Door, knock
 from everyrank.launch.remote.keeper import CONTROLLER_GONE, Invitation, RemoteKeeper
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RankChannel, RemoteSeat, introduced
 from everyrank.launch.remote.ray import RayLauncher
 from everyrank.launch.remote.run_folder import RunFolder, mark
+from everyrank.model.run_mark import RUN_VARIABLE, run_mark
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import NotStarted, ToKeeper, Unsafe
 from everyrank.wire.remote import FromRemoteKeeper, LostRanks, Port, Ready, StartSeat, ToRemoteKeeper
