@@ -136,11 +136,12 @@ def test_the_crossings_of_trainer_are_those_in_its_file() -> None:
 
 def test_the_crossings_of_trainer_have_each_pair_in_a_row_that_makes_sense() -> None:
     scripts = [crossing for crossing, full in stored(TrainerPlayer) if not full]
-    assert len(scripts) <= 190
+    assert len(scripts) <= 200
     moves = [tuple(each.move for each in script.script(TrainerPlayer, FEATURES).moves) for script in scripts]
     pairs = {pair for script in moves for pair in itertools.pairwise(script)}
     free = [name for name, known in moves_of(TrainerPlayer).items() if not known.apart]
     free.remove("use")  # it comes once for a parameter; scripts for flows have it after loads
+    free.remove("fetch")  # a position in an epoch: scripts for flows have it beside what reads it
     # What a state was saved of has all groups, unless a model says that some come later; so has what fails.
     groups_come_first = {("load", "add_group"), ("add_group", "load"), ("add_group", "miss")}
     left = set(itertools.product(free, free)) - pairs - groups_come_first
