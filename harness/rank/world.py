@@ -42,7 +42,7 @@ class World:
     _folder: str = field(repr=False)
     _meet: MeetOthers = field(repr=False)
     _shared: bool = field(default=True, repr=False)
-    faults: tuple[str, ...] = ()
+    faults: tuple[str, ...] = field(default=(), repr=False)
     """The faults that the mark ``faults`` plans for this run of the test."""
 
     @property
