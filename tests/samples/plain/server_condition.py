@@ -12,11 +12,6 @@ import torch.distributed.rpc as rpc
 from everyrank.suites import Subject
 
 
-def _value(future: torch.futures.Future[Any]) -> Any:
-    """Raise what was set as an exception: RPC would pass it on as an answer."""
-    return future.value()
-
-
 class _Round:
     def __init__(self, parameters: int) -> None:
         self.sums: list[Any] = [None] * parameters
@@ -56,8 +51,8 @@ class ConditionServer:
                     round.sums[number] = gradient.clone() if before is None else before + gradient
             if len(round.reported) == self.trainers:
                 self._finish(round)
-        threading.Thread(target=self._answer, args=(round, future), daemon=True).start()
-        return future.then(_value)
+        threading.Thread(target=self._wait, args=(round, future), daemon=True).start()
+        return future.then(lambda _: self._answer(round))
 
     def _finish(self, round: _Round) -> None:
         for parameter, total in zip(self.parameters, round.sums, strict=True):
@@ -71,17 +66,19 @@ class ConditionServer:
         self.round = _Round(len(self.parameters))
         self.changed.notify_all()
 
-    def _answer(self, round: _Round, future: torch.futures.Future[Any]) -> None:
+    def _wait(self, round: _Round, future: torch.futures.Future[Any]) -> None:
         with self.changed:
             if not self.changed.wait_for(lambda: round.end is not None, self.timeout):
                 late = self.trainers - len(round.reported)
                 round.end = TimeoutError(f"{late} of {self.trainers} trainers did not report in {self.timeout} s")
                 self.round = _Round(len(self.parameters))
                 self.changed.notify_all()
+        future.set_result(None)  # now and then, torch ends the process where threads set one exception on futures
+
+    def _answer(self, round: _Round) -> Any:
         if isinstance(round.end, Exception):
-            future.set_exception(round.end)
-        else:
-            future.set_result(copy.deepcopy(round.end))
+            raise round.end
+        return copy.deepcopy(round.end)
 
     def _check(self, gradients: Sequence[Any]) -> None:
         if len(gradients) != len(self.parameters):
