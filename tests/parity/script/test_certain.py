@@ -29,7 +29,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 sampler = DistributedSampler(torch.randn(8, 6))
 loader = DataLoader(sampler.dataset, 8 // size, sampler=sampler)
 def batch(step): return next(iter(loader))"""
-OWN = ", as 5 others of its kind"
+#: The last bias has the same gradient on all ranks but for rounding, which some processors do alike.
+OWN = ", as {} others of its kind"
 
 #: By the mistake: the script, its first line, and how the second goes on.
 FAULTS = {
@@ -92,7 +93,8 @@ def test_a_fault_is_named_beside_what_parts_by_design(
     script, first, second = FAULTS[mistake]
     code, text = _run(tmp_path, monkeypatch, script)
     found = text.splitlines()
-    assert (code, found[0]) == (1, first), text
+    assert code == 1, text
+    assert found[0] in [first.format(others) for others in (4, 5)], text
     assert found[1].startswith(f"  the rest cannot be compared: {second}"), text
 
 
