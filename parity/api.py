@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from everyrank.parity.errors import Unusable, defect
+from everyrank.parity.errors import LastNet
 from everyrank.parity.judge.search import Search
 from everyrank.parity.judge.training import Training
 from everyrank.parity.report import record
@@ -83,7 +83,7 @@ def parity(
     """
     # A test's failure begins at the line that called this, and not with all that stands here.
     __tracebackhide__ = True
-    try:
+    with LastNet():
         setup = Setup(
             model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
             parallelize,
@@ -108,13 +108,6 @@ def parity(
         setup = checked(setup, model)
         with all_ranks() as ranks:
             report = _report(setup, ranks, microbatches is None)
-    except Unusable as unusable:
-        # What is to be written instead is in its text, and nothing in the lines that found it out.
-        raise unusable.with_traceback(None) from None
-    except Exception as error:
-        if (found := defect(error)) is None:
-            raise
-        raise found.with_traceback(None) from None
     if not report.passed:
         raise Parted(report)
     return report

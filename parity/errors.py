@@ -28,7 +28,7 @@ _RUN_THEIRS = frozenset(
     {
         *(
             "_backward",
-            "_loop",
+            "_called",
             "_losses",
             "_made",
             "_microbatches",
@@ -39,7 +39,7 @@ _RUN_THEIRS = frozenset(
             "_with_masks",
         ),
         *("all_ranks", "checked", "close", "decide", "fresh", "gather", "in_lone_world", "lone_world"),
-        *("running_in", "share_of", "whole_batch", "handed", "build", "go_on"),
+        *("running_in", "share_of", "whole_batch", "handed", "build", "go_on", "loop", "plain_states"),
     }
 )
 
@@ -71,6 +71,19 @@ def defect(error: BaseException) -> Defect | None:
         f"parity has failed by a fault of its own, and says nothing of your code: {in_a_line(error)}, at {way[-1]}. "
         f"Please report it, with these lines and, if you can, the test.\nparity came there by {', '.join(way)}"
     )
+
+
+class LastNet:
+    """Around a call: lets out what its caller is to read, and not the lines that found it out."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        __tracebackhide__ = True
+        found = error if error is None or isinstance(error, Unusable) else defect(error)
+        if found is not None:
+            raise found.with_traceback(None) from None
 
 
 def _is_ours(frame: FrameType) -> bool:

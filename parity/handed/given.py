@@ -37,6 +37,7 @@ class Pair:
 
     def handed(self, model: nn.Module, other: nn.Module) -> nn.Module:
         """Hand the model's weights over; return the other module."""
+        __tracebackhide__ = True
         seed(SEED)
         if self.transfer is not None:
             made = self.transfer(model, other)

@@ -53,6 +53,7 @@ class Trial:
 
 def judged(pair: Pair, ranks: Ranks | None) -> Handover:
     """Hand over, compare, and return the report; every rank calls it."""
+    __tracebackhide__ = True
     sources = sources_of(pair)
     handed = hand_over(pair)
     traced, rounded = checked(trace(pair, sources), handed)

@@ -105,6 +105,7 @@ def sources_of(pair: Pair) -> Sources:
 
 def trace(pair: Pair, sources: Sources) -> list[Traced]:
     """Hand numbered weights over, and return of what each tensor of the other is made."""
+    __tracebackhide__ = True
     numbers = torch.arange(sources.total)
     first, second = (_pass(pair, sources, torch.full((sources.total,), value)) for value in (1.0, 2.0))
     digits = []
@@ -136,6 +137,7 @@ def _digits(total: int) -> int:
 @torch.no_grad()
 def _pass(pair: Pair, sources: Sources, flat: torch.Tensor) -> dict[str, torch.Tensor]:
     """Hand values over in fp64; return those of each tensor of the other, on the CPU."""
+    __tracebackhide__ = True
     model, other = module_in(pair.model(), torch.float64), pair.other()
     for name, values in held(model):
         values.copy_(flat[sources.span(name)].view(values.shape))
@@ -146,6 +148,7 @@ def _pass(pair: Pair, sources: Sources, flat: torch.Tensor) -> dict[str, torch.T
 
 def hand_over(pair: Pair) -> Handed:
     """Hand over values that are all different, in the dtypes in which the modules are built."""
+    __tracebackhide__ = True
     other = pair.other()
     model = moved(pair.model(), narrowest(other))
     flat = torch.cat([torch.zeros(0).double(), *(each.double().cpu().reshape(-1) for _, each in held(model))])

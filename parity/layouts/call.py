@@ -12,10 +12,11 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from everyrank.model.run_mark import folder_of_run
-from everyrank.parity.errors import Unusable, defect
+from everyrank.parity.errors import LastNet, Unusable, defect
 from everyrank.parity.layouts.report import Resharded, Stray, Strayed
 from everyrank.parity.layouts.states import Change, State, changes, plain_states
 from everyrank.parity.run.parallel import loop
+from everyrank.parity.run.truth import does_not_train
 from everyrank.parity.setup.alone import FailedAlone, Seat, Take, in_lone_world
 from everyrank.parity.setup.given import SEED, Setup, Split, Step, checked, seed
 from everyrank.parity.setup.models import Parallel, parallelize
@@ -23,6 +24,7 @@ from everyrank.parity.setup.ranks import Ranks, all_ranks
 from everyrank.parity.setup.split import choose, cuts_weights
 from everyrank.parity.values import dye
 from everyrank.parity.values.exact import running_in
+from everyrank.parity.values.lines import with_line
 from everyrank.parity.values.names import parameters
 from everyrank.parity.values.tree import local
 from torch import nn
@@ -68,7 +70,7 @@ def reshard(
         steps: how many steps are trained in each layout.
     """
     __tracebackhide__ = True
-    try:
+    with LastNet():
         setup = Setup(
             model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
             lambda module: module,
@@ -86,12 +88,6 @@ def reshard(
         setup = checked(setup if optimizer is None else replace(setup, optimizer=optimizer), model)
         with all_ranks() as ranks:
             report = _report(setup, ranks, [*layouts], save, load)
-    except Unusable as unusable:
-        raise unusable.with_traceback(None) from None
-    except Exception as error:
-        if (found := defect(error)) is None:
-            raise
-        raise found.with_traceback(None) from None
     if not report.passed:
         raise Strayed(report)
     return report
@@ -111,7 +107,12 @@ def _report(
             f"a number of ranks, up to the {ranks.size} of this world, and a function."
         )
     ends = [setup.steps * number for number in range(len(layouts) + 1)]
-    known = plain_states(setup, ends)
+    try:
+        known = plain_states(setup, ends)
+    except Exception as error:
+        if isinstance(error, Unusable) or defect(error) is not None:
+            raise
+        raise does_not_train(setup, with_line(error)) from None
     # A rank that is killed removes nothing, but its run's folder goes with the run.
     made = tempfile.mkdtemp(prefix="everyrank-reshard-", dir=folder_of_run()) if ranks.rank == 0 else ""
     folder = ranks.gather(made)[0]

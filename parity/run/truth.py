@@ -37,15 +37,16 @@ def truth(setup: Setup, ranks: Ranks, own: torch.dtype, cut: Cut, remarks: list[
     if store is not None:
         return Truth(store, torch.float64, True)
     if own == torch.float64:
-        raise _fails(setup, failure)
+        raise does_not_train(setup, failure)
     store, again = _kept(setup, ranks, own, counts, exact=False)
     if store is None:
-        raise _fails(setup, again)
+        raise does_not_train(setup, again)
     remarks.append(f"not in fp64, which the plain model does not take: {failure}")
     return Truth(store, own, False)
 
 
-def _fails(setup: Setup, failure: str) -> Unusable:
+def does_not_train(setup: Setup, failure: str) -> Unusable:
+    """Return what is raised if there is nothing to compare with."""
     if setup.one_rank:
         return Unusable(f"your own code does not train in a world of one, with which ranks are compared: {failure}")
     return Unusable(f"the plain model does not train, in one process and without parallelize: {failure}")

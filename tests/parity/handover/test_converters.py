@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.parity import Unlike, handover
+from everyrank.parity import Unlike, Unusable, handover
 from torch import nn
 
 from tests.parity.handover.models import Converter, Engine, Trainer, tokens
@@ -71,3 +71,16 @@ def test_a_correct_one_is_silent(arguments: dict[str, Any]) -> None:
     report = handover(inputs=tokens(), **arguments)
     assert report.passed
     assert report.traced == report.elements
+
+
+def test_inputs_that_the_model_does_not_take_are_named() -> None:
+    wrong = "the model does not run on inputs= in fp64: RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+    with pytest.raises(Unusable, match=f"^{wrong}"):
+        handover(model=lambda: nn.Linear(4, 2), other=lambda: nn.Linear(4, 2), inputs=torch.ones(2, 5))
+
+
+def test_an_error_of_a_converter_stays_what_it_is_and_has_no_line_of_ours() -> None:
+    with pytest.raises(KeyError, match="no-such-name") as caught:
+        handover(model=Trainer, other=Engine, inputs=tokens(), convert=lambda state: {"": state["no-such-name"]})
+    shown = caught.traceback.filter(caught)
+    assert [entry.frame.code.name for entry in shown][1:] == ["<lambda>"]

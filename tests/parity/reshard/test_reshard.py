@@ -74,3 +74,15 @@ def test_code_that_fails_in_a_layout_is_named_with_its_rank(process_group: Any) 
 
     with pytest.raises(Unusable, match=r"^layout 2 of layouts= fails on rank 0: OSError: no such checkpoint"):
         reshard(**arguments(ways.Checkpoint(), layouts=[(2, ways.sharded)] * 2, load=load))
+
+
+@pytest.mark.world(2)
+def test_a_plain_model_that_does_not_train_is_named(process_group: Any) -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        kept = ways.loss(model, batch).sigmoid()
+        squared = kept * kept
+        kept.add_(1)
+        return squared
+
+    with pytest.raises(Unusable, match=r"^the plain model does not train, .* modified by an inplace operation"):
+        reshard(**arguments(ways.Checkpoint(), layouts=[(2, ways.sharded)] * 2, loss=loss))
