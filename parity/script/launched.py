@@ -12,7 +12,6 @@ import socket
 import tempfile
 import time
 import uuid
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -45,6 +44,8 @@ class Ended:
     done: set[int]
     trouble: str
     late: bool
+    is_first: bool = True
+    """Whether no other host was in trouble before."""
     files: dict[str, bytes] = field(default_factory=dict)
     """What they have kept, if this host does not see the command's folder."""
 
@@ -85,13 +86,14 @@ class Agent:
             size.trouble = self._trouble()
             if not size.trouble:
                 size.start(self.command, self.steps, self.options, host)
-            self._wait(size, store, hosts, until)
+            self._wait(size, store, host, until)
         finally:
             size.end()
+        is_first = not store.check([_TROUBLE]) or store.get(_TROUBLE) == str(number).encode()
         store.add(_LEFT, 1)
         while rank == 0 and store.add(_LEFT, 0) < hosts and time.monotonic() < until + _MORE:
             time.sleep(_OFTEN)  # the others ask this host's store
-        return Ended(size.statuses, size.done, size.trouble, size.late)
+        return Ended(size.statuses, size.done, size.trouble, size.late, is_first)
 
     def _trouble(self) -> str:
         """Return what this host lacks."""
@@ -100,15 +102,15 @@ class Agent:
         host = f"{self.script}: the host {socket.gethostname()}"
         return f"{host} has no {missing[0]}: {_ALL}" if missing else ""
 
-    def _wait(self, size: Size, store: Any, hosts: int, until: float) -> None:
+    def _wait(self, size: Size, store: Any, host: Host, until: float) -> None:
         """Wait until the ranks of all hosts are over, or those of one are in trouble."""
         is_over = False
-        while not store.check([_TROUBLE]) and store.add(_OVER, 0) < hosts:
+        while not store.check([_TROUBLE]) and store.add(_OVER, 0) < host.hosts:
             size.look()
             if not size.is_over() and time.monotonic() > until:
                 size.end_late()
             if size.trouble or size.late:
-                store.set(_TROUBLE, "")
+                store.compare_set(_TROUBLE, "", str(host.number))  # of the first host alone
             elif size.is_over() and not is_over:
                 is_over = True
                 store.add(_OVER, 1)
@@ -151,9 +153,9 @@ def _run_by(
     except MisuseError:
         shutil.rmtree(size.folder)  # --keep may name its parent again
         raise
-    for ended in of_hosts:
-        if ended is None:
-            continue
+    finally:
+        (size.folder / _TOKEN).unlink(missing_ok=True)
+    for ended in sorted(filter(None, of_hosts), key=lambda ended: not ended.is_first):
         size.statuses |= ended.statuses
         size.done |= ended.done
         size.trouble = size.trouble or ended.trouble
@@ -167,9 +169,7 @@ def _call(agent: Agent, ranks: int, launcher: str, limit: float) -> list[Ended |
     import pytest
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            return run(agent, ranks, group=False, launcher=launcher, timeout=limit + 2 * _MORE)
+        return run(agent, ranks, group=False, launcher=launcher, timeout=limit + 2 * _MORE)
     except pytest.skip.Exception as skipped:
         raise MisuseError(f"{launcher} cannot start {ranks} ranks: {skipped}") from None
     except WorldFailed as failed:

@@ -98,7 +98,8 @@ def read(size: Size) -> Run | str:
     """Return what a size has kept, or why there is nothing to compare."""
     called = ranks_of(size)
     if size.late:
-        return f"{called}: {_verdict(size)}\nthe time limit was over: --limit SECONDS gives more".rstrip()
+        lines = [_verdict(size), "the time limit was over: --limit SECONDS gives more"]
+        return f"{called}: " + "\n".join(filter(None, lines))
     if narrow := _not_in_double(size):
         return f"{called}: {narrow}"
     if size.trouble and any("EOFError: EOF when reading a line" in size.output(rank) for rank in size.statuses):

@@ -176,7 +176,7 @@ class Size:
     def _roll_call(self) -> str:
         """Ask the ranks that live what they do."""
         run = next(iter(runs(self.folder / "watched")), None)
-        if run is None:
+        if run is None or len(self.processes) < self.ranks:  # what ranks of other hosts do is not known here
             return ""
         seen = Seen(self.ranks)
         alive = [rank for rank in self.processes if rank not in self.statuses and rank not in self.done]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from everyrank.parity.script.launched import Agent
+from everyrank.launch.rendezvous import reserved_port
+from everyrank.parity.script.launched import Agent, Ended
 
 from tests.harness.test_ray import TwoNodes
 from tests.inner import outer_environment
@@ -74,6 +77,43 @@ def test_ranks_on_two_hosts_of_ray(tmp_path: Path) -> None:
         "of ranks (train.py:17), as 1 other of its kind",
     ), text
     assert {path.name for path in (kept / "ranks-4").glob("*.log")} == {f"rank-{rank}.log" for rank in range(4)}
+
+
+#: What the first rank of a host does, in a process of its own.
+AGENT = "import pickle, sys; agent = pickle.load(sys.stdin.buffer); pickle.dump(agent(), sys.stdout.buffer)"
+
+
+@pytest.mark.parametrize(
+    ("instead", "trouble"),
+    [
+        ("    if rank == 3: raise ValueError(rank)", "train.py on 4 ranks: rank 3 of 4 failed first, in the script"),
+        ("    if rank == 3: import time; time.sleep(3600)", ""),
+    ],
+    ids=["fails", "hangs"],
+)
+def test_of_two_hosts_the_one_in_trouble_first_is_named(instead: str, trouble: str, tmp_path: Path) -> None:
+    """Neither host calls the other's ranks dead or ended."""
+    (tmp_path / "train.py").write_text(TRAINS.replace(STEP, f"{instead}\n{STEP}"))
+    limit = 30.0 if trouble else 20.0
+    agent = Agent(4, "train.py", ("train.py",), 3, (), limit, tmp_path, "other", str(tmp_path))
+
+    def host(number: int) -> Ended:
+        shared = {"MASTER_ADDR": address, "MASTER_PORT": port, "GROUP_WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+        own = {"RANK": 2 * number, "LOCAL_RANK": 0, "GROUP_RANK": number, **shared}
+        variables = {**outer_environment(), **{name: str(value) for name, value in own.items()}}
+        command = [sys.executable, "-c", AGENT]
+        found = subprocess.run(command, input=pickle.dumps(agent), env=variables, stdout=subprocess.PIPE, check=True)
+        ended: Ended = pickle.loads(found.stdout)
+        return ended
+
+    with reserved_port() as (address, port), ThreadPoolExecutor() as threads:
+        ended = [*threads.map(host, range(2))]
+    first = min(ended, key=lambda each: not each.is_first)
+    assert first.trouble.partition("\n")[0] == trouble, ended
+    assert any(each.late for each in ended) is not bool(trouble)
+    assert {name for each in ended for name in each.files if name.endswith(".log")} == {
+        f"rank-{rank}.log" for rank in range(4)
+    }
 
 
 @pytest.mark.parametrize("lacks", ["none", "train.py"])
