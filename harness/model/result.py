@@ -44,9 +44,7 @@ class RankEnd(ResultPart, frozen=True):
     """What became of one rank, as far as the run file has it."""
 
     rank: int
-    outcome: (
-        str  # passed, failed, skipped, lost (dead, or left without a record), cut (by everyrank), died (as planned)
-    )
+    outcome: str  # passed, failed, skipped, lost (dead, or gone without a record), cut by everyrank, died as planned
     phase: str = ""  # the phase in which it failed or was lost
     text: str = ""  # one line: the failure in brief, the exit status, or the reason of the skip
     where: str = ""  # the frame of the user's code in which the failure was raised

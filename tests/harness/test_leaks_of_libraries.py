@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+from everyrank.leaks import libraries
 
 from tests.engines import one_run
 from tests.inner import Inner, Project
@@ -204,6 +205,13 @@ def test_things_that_live_as_long_as_the_process_are_no_leaks(ran: Inner) -> Non
     clean = {name: ran[name].sections for name in ran.outcomes() if not LEAVE.match(name)}
     assert {name: sections for name, sections in clean.items() if "left behind" in sections} == {}
     assert len(clean) == 14
+
+
+def test_a_process_has_one_lock_of_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "_lock_of_signals", "")
+    first, later = ({str(fd): f"pipe:[{fd // 2}]" for fd in (start, start + 1)} for start in (6, 8))
+    assert libraries.lock_of_signals({"5": "socket:[1]", **first, **later}) == {"6", "7"}
+    assert libraries.lock_of_signals(later) == set()
 
 
 @pytest.mark.parametrize("temp", ["temp", "a-folder-whose-name-is-long" * 4])
