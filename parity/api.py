@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from everyrank.parity.errors import LastNet
+from everyrank.parity.errors import without_lines
 from everyrank.parity.judge.search import Search
 from everyrank.parity.judge.training import Training
 from everyrank.parity.report import record
@@ -83,7 +83,7 @@ def parity(
     """
     # A test's failure begins at the line that called this, and not with all that stands here.
     __tracebackhide__ = True
-    with LastNet():
+    try:
         setup = Setup(
             model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
             parallelize,
@@ -108,6 +108,10 @@ def parity(
         setup = checked(setup, model)
         with all_ranks() as ranks:
             report = _report(setup, ranks, microbatches is None)
+    except Exception as error:
+        if (found := without_lines(error)) is None:
+            raise
+        raise found from None
     if not report.passed:
         raise Parted(report)
     return report

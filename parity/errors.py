@@ -73,17 +73,10 @@ def defect(error: BaseException) -> Defect | None:
     )
 
 
-class LastNet:
-    """Around a call: lets out what its caller is to read, and not the lines that found it out."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        __tracebackhide__ = True
-        found = error if error is None or isinstance(error, Unusable) else defect(error)
-        if found is not None:
-            raise found.with_traceback(None) from None
+def without_lines(error: Exception) -> Unusable | Defect | None:
+    """Return what is raised instead of an error, without the lines that found it out; None: the error as it is."""
+    found = error if isinstance(error, Unusable) else defect(error)
+    return found and found.with_traceback(None)
 
 
 def _is_ours(frame: FrameType) -> bool:

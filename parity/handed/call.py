@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from everyrank.parity.errors import LastNet, Unusable
+from everyrank.parity.errors import Unusable, without_lines
 from everyrank.parity.handed.given import Pair, State, factory
 from everyrank.parity.handed.judge import judged
 from everyrank.parity.handed.report import Handover, Unlike
@@ -46,7 +46,7 @@ def handover(
         skip: patterns of names of the model's tensors that the other has no use of.
     """
     __tracebackhide__ = True
-    with LastNet():
+    try:
         if convert is not None and transfer is not None:
             raise Unusable("transfer= stands for convert= and for loading what it returns: leave one of them out.")
         pair = Pair(
@@ -55,6 +55,10 @@ def handover(
         )  # fmt: skip
         with _ranks() as ranks:
             report = judged(pair, ranks)
+    except Exception as error:
+        if (found := without_lines(error)) is None:
+            raise
+        raise found from None
     if not report.passed:
         raise Unlike(report)
     return report

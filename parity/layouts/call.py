@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from everyrank.model.run_mark import folder_of_run
-from everyrank.parity.errors import LastNet, Unusable, defect
+from everyrank.parity.errors import Unusable, defect, without_lines
 from everyrank.parity.layouts.report import Resharded, Stray, Strayed
 from everyrank.parity.layouts.states import Change, State, changes, plain_states
 from everyrank.parity.run.parallel import loop
@@ -70,7 +70,7 @@ def reshard(
         steps: how many steps are trained in each layout.
     """
     __tracebackhide__ = True
-    with LastNet():
+    try:
         setup = Setup(
             model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
             lambda module: module,
@@ -88,6 +88,10 @@ def reshard(
         setup = checked(setup if optimizer is None else replace(setup, optimizer=optimizer), model)
         with all_ranks() as ranks:
             report = _report(setup, ranks, [*layouts], save, load)
+    except Exception as error:
+        if (found := without_lines(error)) is None:
+            raise
+        raise found from None
     if not report.passed:
         raise Strayed(report)
     return report
