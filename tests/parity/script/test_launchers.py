@@ -30,7 +30,7 @@ def parity(folder: Path, script: str, *arguments: str, **variables: str) -> tupl
     (folder / "train.py").write_text(script)
     ended = subprocess.run(
         [sys.executable, "-m", "everyrank", "parity", *arguments, "train.py"],
-        cwd=folder, env={**outer_environment(), **variables}, capture_output=True, text=True, check=False,
+        cwd=folder, env={**outer_environment(), "TMPDIR": str(folder), **variables}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     text = (ended.stderr + ended.stdout).removeprefix("everyrank parity: ").removeprefix("train.py, ")
     return ended.returncode, text.partition("\n")[0], text
