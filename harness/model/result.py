@@ -69,6 +69,7 @@ class TestResult(msgspec.Struct):
     world: int | None = None  # its number; none for a test that got no world
     passes_alone: bool = False
     not_kept: str = ""  # why its world served no further test
+    remarks: list[str] = []  # on a test that passed
     ranks: list[RankResult] = []
     leaks: list[LeakPart] = []
     rollcall: list[StancePart] = []

@@ -27,6 +27,7 @@ class Groups:
         self._kept: Any = None
         self._group_count = 0
         self._messages: PointToPoint | None = None
+        self._before: tuple[int, dict[str, int]] = (0, {})
 
     @contextlib.contextmanager
     def default(self, world: World, watch: LeakWatch, leaving: bool, keep: bool) -> Iterator[Any]:
@@ -91,6 +92,16 @@ class Groups:
             return None  # this torch or this backend does not count: such a group is not reused
         return count - self._messages.within_collectives
 
+    def begin_test(self) -> None:
+        """Note what all groups have exchanged before a test."""
+        self._before = _exchanged()
+
+    def quiet(self) -> bool:
+        """Return whether this rank has surely made no collective in the running test, nor sent a message."""
+        (made, before), (made_now, now) = self._before, _exchanged()
+        none_is_gone = made_now - made == len(now.keys() - before.keys())
+        return self.collectives() is not None and none_is_gone and all(now[key] == before.get(key, 0) for key in now)
+
     def lost(self) -> bool:
         """Return whether a test destroyed or replaced the kept group."""
         if self._kept is None:
@@ -119,6 +130,23 @@ class Groups:
         except Exception as error:
             return f"the closing barrier failed: {error}"
         return ""
+
+
+def _exchanged() -> tuple[int, dict[str, int]]:
+    """Return how many groups were made so far, and by group how many collectives and messages this rank began in it.
+
+    A group that does not count them has -1.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized():
+        return 0, {}
+    counts = {}
+    for group, name in c10d._world.pg_names.items():
+        try:
+            counts[name] = group._get_sequence_number_for_group()
+        except (AttributeError, RuntimeError):
+            counts[name] = -1
+    return c10d._world.group_count, counts
 
 
 def destroy_after_test(rank: RankContext) -> None:

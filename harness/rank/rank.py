@@ -133,6 +133,7 @@ class Rank:
             sizes.begin()
             self._rendezvous.begin(order, self._watch)
             self._hooks.begin(order, item, self._watch)
+            self._groups.begin_test()
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = _find(self._session.items, order.next_nodeid, order.next_index, 0)
@@ -179,6 +180,7 @@ class Rank:
             warnings=self._hooks.warnings,
             unclean=unclean,
             collectives=self._groups.collectives(),
+            quiet=self._groups.quiet(),
             sent={} if messages is None else dict(messages.sent),
             asked={} if messages is None else dict(messages.asked),
             sizes=sizes.noted(),

@@ -18,6 +18,8 @@ from everyrank.verdict.report import ReportContext
 from everyrank.verdict.rules import Verdict, describe_end, rank_message
 from everyrank.wire.messages import Phase
 
+_QUIET = "this multi-rank test made no collective"
+
 #: The most characters of a line of code.
 _LONGEST = 200
 
@@ -33,6 +35,7 @@ def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestR
         world=fates.world,
         passes_alone=context.passes_alone,
         not_kept=fates.not_kept,
+        remarks=[_QUIET] if _is_quiet(verdict, fates, context) else [],
         ranks=[_rank(fate) for fate in fates.ranks],
         leaks=[LeakPart(kind, name, sorted(counts)) for (kind, name), counts in left_behind(fates).items()],
         rollcall=[
@@ -47,6 +50,15 @@ def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestR
         ],
         blame=BlamePart(list(blame.ranks), blame.rule) if blame.ranks else None,
     )
+
+
+def _is_quiet(verdict: Verdict, fates: Fates, context: ReportContext) -> bool:
+    """Return whether a test of several ranks passed in whose group no rank did anything."""
+    if verdict.outcome != "passed" or len(fates.ranks) < 2:
+        return False
+    if {"rpc_agent", "warm_rpc_agent"} & set(context.job.declared.fixtures):
+        return False  # its ranks have other means
+    return all(fate.record is not None and fate.record.quiet for fate in fates.ranks)
 
 
 def _code(frame: Frame) -> str:

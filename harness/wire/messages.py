@@ -198,6 +198,7 @@ class Record(Message, frozen=True):
     warnings: list[Warned]
     unclean: list[str]  # why this rank's process cannot serve another test
     collectives: int | None  # the default group's count, when a group is kept
+    quiet: bool = False  # whether it surely exchanged nothing in a process group
     sent: dict[str, int] = {}  # in that group, by "peer/tag": how many messages this rank sent to single ranks
     asked: dict[str, int] = {}  # and how many it asked of them; the peer is "any" if it took one from anyone
     trouble: str = ""  # why the item could not be run at all

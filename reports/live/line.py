@@ -71,6 +71,7 @@ def line(reports: Sequence[Any], result: TestResult | None, properties: Mapping[
         repeat=result.repeat,
         passes_alone=result.passes_alone,
         not_kept=_brief(result.not_kept),
+        remarks=result.remarks,
         mutation=result.mutation,
     )
 

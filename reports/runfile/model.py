@@ -183,6 +183,7 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     repeat: str = ""  # the command line that repeats it
     passes_alone: bool = False
     not_kept: str = ""  # why its world served no further test; empty if it could, or if the test asked for its own
+    remarks: list[str] = []  # on a test that passed: it made no collective
     mutation: MutationPart | None = None  # with --mutate: what became of it with one collective changed at a time
 
 

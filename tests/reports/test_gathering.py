@@ -158,7 +158,7 @@ def test_any_plugin_hears_of_tests_and_verdicts_as_plain_data(project: Project) 
     assert [rank["outcome"] for rank in two["result"]["ranks"]] == ["failed", "passed"]
     assert misused["result"] == {
         "rule": "refused", "size": 0, "repeat": "pytest test_inner.py::test_misused --world-seed=3",
-        "worlds_up": 0, "world": None, "passes_alone": False, "not_kept": "", "ranks": [], "leaks": [],
+        "worlds_up": 0, "world": None, "passes_alone": False, "not_kept": "", "remarks": [], "ranks": [], "leaks": [],
         "rollcall": [], "blame": None, "mutation": None,
     }  # fmt: skip
 

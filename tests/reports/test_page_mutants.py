@@ -51,3 +51,11 @@ def test_a_test_without_a_collective_has_the_remark_alone(browser: Browser, tmp_
     text = browser.case_opened()
     assert "this multi-rank test made no collective that can be changed" in text
     assert browser.all(".mutants") == []
+
+
+def test_a_remark_of_a_run_without_mutate_stands_there_too(browser: Browser, tmp_path: Path) -> None:
+    green = case(remarks=["this multi-rank test made no collective"])
+    browser.open(write(run_of(header(), [green]), tmp_path), case=green.id)
+    text = browser.case_opened()
+    assert "Can it fail?" in text
+    assert "this multi-rank test made no collective" in text

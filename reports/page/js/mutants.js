@@ -71,7 +71,8 @@ function mutantTable(mutants) {
 /** Show what --mutate found of a case: what nothing notices, each change at its line, and the counts. */
 function mutationPart(detail) {
   const mutation = detail.mutation;
-  if (!mutation) return null;
+  const remarks = ((mutation || detail).remarks || []).map((text) => el("p", { class: "largest" }, breakable(text)));
+  if (!mutation) return remarks.length > 0 && section("Can it fail?", null, remarks);
   const mutants = mutation.mutants || [];
   const states = MUTANT_STATES.filter((state) => mutants.some(({ outcome }) => outcome === state));
   const counts = states.map((state) => `${count(mutants.filter(({ outcome }) => outcome === state).length)} ${state}`);
@@ -83,7 +84,7 @@ function mutationPart(detail) {
     "Can it fail?",
     null,
     survivors.map((text) => el("p", { class: "fault" }, "Nothing notices if ", breakable(text), ".")),
-    (mutation.remarks || []).map((text) => el("p", { class: "largest" }, breakable(text))),
+    remarks,
     mutants.length > 0 && [
       el("div", { class: "parity" }, mutantTable(mutants)),
       el(

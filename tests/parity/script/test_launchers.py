@@ -28,9 +28,10 @@ TWICE = TRAINS.replace("/= size", "/= size * size")
 def parity(folder: Path, script: str, *arguments: str, **variables: str) -> tuple[int, str, str]:
     """Return the exit code of the command in a process of its own, its first line, and all that it prints."""
     (folder / "train.py").write_text(script)
+    environment = {**outer_environment(), "TMPDIR": str(folder), **variables}
     ended = subprocess.run(
         [sys.executable, "-m", "everyrank", "parity", *arguments, "train.py"],
-        cwd=folder, env={**outer_environment(), "TMPDIR": str(folder), **variables}, capture_output=True, text=True, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     text = (ended.stderr + ended.stdout).removeprefix("everyrank parity: ").removeprefix("train.py, ")
     return ended.returncode, text.partition("\n")[0], text
