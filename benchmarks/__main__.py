@@ -30,6 +30,7 @@ NAMES = (
     "single",
     "deadline",
     "faults",
+    "mutate",
     "cluster",
     "nodes",
     "long",
