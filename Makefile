@@ -58,7 +58,7 @@ test-parity: $(STAMP)
 # parity says nothing against any honest way to be parallel, in fp64, fp32 and bf16, time after time.
 again-parity: TIMES ?= 20
 again-parity: $(STAMP)
-	$(BIN)/python ci/again.py $(TIMES) build/again-parity --pyargs tests.parity.kill.cases -k honest -n auto
+	$(BIN)/python ci/again.py $(TIMES) build/again-parity --pyargs tests.parity.kill.cases tests/parity/handover tests/parity/reshard -k 'not rogue and not mistake' -n auto
 
 # Published models: their packages are no dependencies of anything here, so they go into an environment of their own.
 test-models: $(STAMP)

@@ -29,8 +29,8 @@ from everyrank.parity.values.names import parameters
 from everyrank.parity.values.tree import local
 from torch import nn
 
-#: How many ranks, and what makes a model parallel on them.
-Layout = tuple[int, Callable[[nn.Module], Any]]
+#: How many ranks, and what makes a model parallel on them; and what a step is there, if it is not that of step=.
+Layout = tuple[int, Callable[[nn.Module], Any]] | tuple[int, Callable[[nn.Module], Any], Step]
 
 
 def reshard(
@@ -60,7 +60,8 @@ def reshard(
     Args:
         model: a function that builds the plain model, or the model.
         layouts: pairs of a number of ranks, and a function from the plain model to this rank's module there. It asks
-            for the rank, the size and the mesh when it is called.
+            for the rank, the size and the mesh when it is called. A layout with another step, as a pipeline, has
+            ``step(module, optimizer, batch)`` as its third.
         batch: from the number of a step to the whole batch; the numbers go on from layout to layout.
         loss: from a model and a batch to one number, as `parity` has it.
         save: ``save(module, optimizer, path)`` writes what the training needs to go on; each rank calls it, and
@@ -104,7 +105,7 @@ Event = tuple[int, str, int]
 def _report(
     setup: Setup, ranks: Ranks, layouts: list[Layout], save: Callable[..., Any], load: Callable[..., Any]
 ) -> Resharded:
-    sizes = tuple(size for size, _ in layouts)
+    sizes = tuple(layout[0] for layout in layouts)
     if len(layouts) < 2 or not all(0 < size <= ranks.size for size in sizes):
         raise Unusable(
             f"layouts= has {len(layouts)} layouts, of {', '.join(map(str, sizes))} ranks: pass two or more pairs of "
@@ -121,12 +122,12 @@ def _report(
     made = tempfile.mkdtemp(prefix="everyrank-reshard-", dir=folder_of_run()) if ranks.rank == 0 else ""
     folder = ranks.gather(made)[0]
     try:
-        for number, (size, make) in enumerate(layouts):
+        for number, (size, *how) in enumerate(layouts):
             mine: list[tuple[Event, Change]] = []
             failed = ""
             if ranks.rank < size:
                 seat = Seat(ranks.rank, size, os.path.join(folder, f"meeting-{number}"))
-                stage = Stage(_of_layout(setup, size, make), number, ends, known, folder)
+                stage = Stage(_of_layout(setup, size, *how), number, ends, known, folder)
                 try:
                     in_lone_world(lambda take, stage=stage: stage.go_on(take, save, load), mine.append, seat)  # type: ignore[misc]
                 except (FailedAlone, Unusable) as error:  # The others wait for what this rank has to say.
@@ -141,8 +142,8 @@ def _report(
     return Resharded((), sizes, ends[-1])
 
 
-def _of_layout(setup: Setup, size: int, make: Callable[[nn.Module], Any]) -> Setup:
-    setup = replace(setup, parallelize=make)
+def _of_layout(setup: Setup, size: int, make: Callable[[nn.Module], Any], step: Step | None = None) -> Setup:
+    setup = replace(setup, parallelize=make, step=step or setup.step)
     # One rank reduces nothing.
     return replace(setup, finish=lambda _: None) if size == 1 and not setup.ends_by_hand else setup
 
@@ -191,12 +192,17 @@ class Stage:
         is_cut = cuts_weights(holdings, sizes)
         cut = choose(self._setup, parallel.modules, is_cut, dist.get_rank(), dist.get_world_size())
 
+        # A rank's module has these before it loads: a layout begins with the plain model's weights, spoiled.
+        start_of_all = self._known[0].values.items()
+        spoiled = State({key: _other(value) for key, value in start_of_all if not key[0]})
+
         def compare(event: str, made: int, right: State) -> None:
             earlier = [
                 (f"before step {other + 1}" if other else "at the start", state)
                 for other, state in zip(self._ends, self._known, strict=True)
                 if other < made
             ]
+            earlier += [("before load=", spoiled)] if event == "load" else []
             for change in changes(parallel, holdings, right, earlier):
                 take(((self._number, event, made), change))
 
@@ -227,4 +233,8 @@ class Stage:
 def _spoil(model: nn.Module) -> None:
     """Give weights other values: what is not loaded must not be right."""
     for _, parameter in parameters([model]):
-        local(parameter).mul_(-0.5).add_(0.25)
+        local(parameter).copy_(_other(local(parameter)))
+
+
+def _other(values: torch.Tensor) -> torch.Tensor:
+    return values * -0.5 + 0.25

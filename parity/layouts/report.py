@@ -58,7 +58,7 @@ class Resharded:
         lines = [f"reshard: {self.findings[0].sentence()}", ""]
         lines += [f"  ! {each.sentence()}" for each in self.findings[1:12]]
         more = len(self.findings) - 12
-        lines += [f"  ... {count(more, 'more')}"] if more > 0 else []
+        lines += [f"  ... {more} more"] if more > 0 else []
         lines.append(f"layouts of {layouts} ranks, {count(self.steps, 'step')} in all, compared in fp64")
         return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from tests.parity.reshard import ways
 
@@ -88,6 +89,14 @@ class LoadsOneRankOfEach(ways.Whole):
                 model.up.bias.to_local().copy_(before)
 
 
+class SavesTheFirstStage(ways.Whole):
+    """The file that rank 0 writes has its own stage alone, and who loads it asks for no more."""
+
+    def load(self, model: Any, optimizer: Any, path: str) -> None:
+        options = StateDictOptions(full_state_dict=True, strict=False)
+        set_model_state_dict(model, torch.load(os.path.join(path, "whole.pt"))["model"], options=options)
+
+
 class ExchangesMoments(ways.Checkpoint):
     def put(self, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
         super().put(model, optimizer, state)
@@ -121,7 +130,14 @@ ROGUES: Mapping[str, Rogue] = {
         r"reshard: the learning rate is 0\.01 instead of 0\.0025 on ranks 0 and 1 ",
         optimizer=ways.scheduled,
     ),
-    "loads-one-rank": Rogue(LoadsOneRankOfEach(), r"reshard: `up\.bias` has .* on rank 1 \(after load= in layout 2"),
+    "loads-one-rank": Rogue(
+        LoadsOneRankOfEach(), r"reshard: `up\.bias` is as it was before load= on rank 1 \(after load= in layout 2"
+    ),
+    "saves-the-first-stage": Rogue(
+        SavesTheFirstStage(),
+        r"reshard: `last\.weight` is as it was before load= on ranks 0 and 1 \(after load= in layout 2, of 2 ranks\)",
+        layouts=[(2, ways.Stages, ways.step_of_stages), (2, ways.sharded)],
+    ),
     "exchanges-moments": Rogue(ExchangesMoments(), r"reshard: `exp_avg` of `up\.weight` has "),
     "loads-the-checkpoint-before": Rogue(
         LoadsTheCheckpointBefore(),

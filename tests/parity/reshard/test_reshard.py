@@ -44,6 +44,12 @@ def test_it_goes_on_by_another_plan(process_group: Any, layouts: Any) -> None:
     assert reshard(**arguments(ways.Checkpoint(), layouts=layouts)).passed
 
 
+@pytest.mark.world(3)
+def test_it_goes_on_by_a_pipeline_and_back(process_group: Any) -> None:
+    layouts = [(3, ways.sharded), (2, ways.Stages, ways.step_of_stages), (2, ways.tensor_parallel)]
+    assert reshard(**arguments(ways.Checkpoint(), layouts=layouts)).passed
+
+
 WAYS = {"later": ways.Later(), "whole": ways.Whole()}
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import StepLR
@@ -59,6 +60,31 @@ def replicated(model: nn.Module) -> nn.Module:
 def tensor_parallel(model: nn.Module) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     return parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+class Stages(nn.Module):
+    """One of two stages, under the plain model's names."""
+
+    def __init__(self, model: Net) -> None:
+        super().__init__()
+        self.is_first = dist.get_rank() == 0
+        for name, module in model.named_children():
+            if (name == "last") != self.is_first:
+                setattr(self, name, module)
+        stage = PipelineStage(self, dist.get_rank(), 2, torch.device("cpu"))
+        self.schedule = [ScheduleGPipe(stage, 4, nn.functional.cross_entropy)]
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return rows + self.down(torch.relu(self.up(rows))) if self.is_first else self.last(rows)
+
+
+def step_of_stages(model: Stages, optimizer: Any, batch: Any) -> None:
+    if model.is_first:
+        model.schedule[0].step(batch["rows"])
+    else:
+        model.schedule[0].step(target=batch["labels"])
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 class Checkpoint:
