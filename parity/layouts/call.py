@@ -122,12 +122,12 @@ def _report(
     made = tempfile.mkdtemp(prefix="everyrank-reshard-", dir=folder_of_run()) if ranks.rank == 0 else ""
     folder = ranks.gather(made)[0]
     try:
-        for number, (size, *how) in enumerate(layouts):
+        for number, (size, *made_by) in enumerate(layouts):
             mine: list[tuple[Event, Change]] = []
             failed = ""
             if ranks.rank < size:
                 seat = Seat(ranks.rank, size, os.path.join(folder, f"meeting-{number}"))
-                stage = Stage(_of_layout(setup, size, *how), number, ends, known, folder)
+                stage = Stage(_of_layout(setup, size, *made_by), number, ends, known, folder)
                 try:
                     in_lone_world(lambda take, stage=stage: stage.go_on(take, save, load), mine.append, seat)  # type: ignore[misc]
                 except (FailedAlone, Unusable) as error:  # The others wait for what this rank has to say.
