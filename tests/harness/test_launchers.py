@@ -81,6 +81,27 @@ def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: 
     assert inner.warnings == []
 
 
+WITH_A_HOLE = """
+    import pytest, torch
+    import torch.distributed as dist
+
+    @pytest.mark.world(2)
+    def test_sum(process_group, world):
+        total = torch.full((3,), float(world.rank + 1))
+        dist.all_reduce(total)
+        assert (total > 2).all()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn", *map(elsewhere, ("torchrun", "ray"))])
+def test_a_hole_is_found_under_every_launcher(project: Project, launcher: str) -> None:
+    project.write("test_inner.py", WITH_A_HOLE)
+    project.forks_keeper = launcher == "spawn"
+    inner = run_under(launcher, project, "--mutate")
+    assert "nothing notices if the all_reduce at test_inner.py:8 gets the part of rank " in inner.out, inner.out
+    assert "5 mutants of 1 collective in 1 test: 3 killed (3 by an assertion or an error), 1 survived" in inner.out
+
+
 POLICY = """
     import os, threading
     import pytest
