@@ -7,6 +7,9 @@ import msgspec
 #: The attribute of a test's last report that has its ``MutationPart``, as JSON: text travels with any report.
 ATTRIBUTE = "everyrank_mutation"
 
+#: The description of a group in which everyrank itself exchanges what it compares: none of its calls is the user's.
+OUR_GROUP = "everyrank"
+
 #: The ways to change a collective: the way, and how a text states it of a call. ``{}`` is a rank.
 LEFT_OUT = "left-out"
 MEAN = "mean"

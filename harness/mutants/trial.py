@@ -18,6 +18,7 @@ RunAgain = Callable[[Observe, float], tuple[Verdict, Fates]]
 
 #: A changed test may take this many times as long as the test, and at least this many seconds.
 _TIMES, _LEAST = 10.0, 5.0
+_RED_AGAIN = "the test was green, and red when it ran again unchanged: it was not changed"
 _VARIES = "what the ranks give to collectives is another in each run"
 #: At most this many characters of a failure are kept.
 _LONGEST = 200
@@ -36,11 +37,16 @@ def trial(fates: Fates, request: Request, again: RunAgain) -> MutationPart:
     """Run the mutants of a test that has just passed with these fates, as many as the budget allows."""
     began = time.monotonic()
     calls = collected(seen(fates))
-    plan = planned(calls, len(fates.ranks), request.seed)
     limit = max(_LEAST, _TIMES * fates.seconds)
-    ended = []
+    if calls:  # The next runs are as the second: what a test keeps in its process, it makes in the first alone.
+        verdict, found = again(Observe(), limit)
+        if verdict.outcome != "passed":
+            return MutationPart(len(calls), remarks=[_RED_AGAIN], seed=request.seed, floor=request.floor)
+        calls = collected(seen(found))
+    plan = planned(calls, len(fates.ranks), request.seed)
+    ended: list[MutantPart] = []
     for mutant in plan:
-        if time.monotonic() - began > request.budget:
+        if ended and time.monotonic() - began > request.budget:
             break
         verdict, found = again(Observe(mutant.mutant), limit)
         if verdict.rule is Rule.INTERRUPTED:

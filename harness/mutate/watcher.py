@@ -65,7 +65,7 @@ class Watcher:
             or (mutant.members, mutant.group) != (members, group)
         ):
             return call.run()
-        if number == mutant.number:
+        if (number, call.name) == (mutant.number, mutant.name):
             return self._send(call, mutant) if is_message else self._change(call, mutant, members)
         if number == mutant.source and mutant.way == STALE:
             return self._save(call)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from everyrank.model.mutation import OUR_GROUP
 from everyrank.parity.errors import Unusable, defect
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -66,7 +67,7 @@ def all_ranks() -> Iterator[Ranks]:
             "parity compares ranks, and this process belongs to no process group: ask for the fixture process_group "
             "in a test, or call torch.distributed.init_process_group in a script."
         )
-    ranks = Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", group_desc=OUR_GROUP))
     try:
         # A gloo group that is closed before all ranks have met in it fails on those that come later.
         ranks.gather(None)

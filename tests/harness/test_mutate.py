@@ -133,6 +133,9 @@ HONEST = {
     "gathers_coalesced": "parts = [[torch.zeros(3), torch.zeros(2)] for _ in range(3)]; "
     "dist.all_gather_coalesced(parts, [ranks(world), ranks(world, 2)]); "
     "assert [[part.mean().item() for part in both] for both in parts] == [[1, 1], [2, 2], [3, 3]]",
+    "keeps_what_it_made": "kept = globals().setdefault('KEPT', []); model = ranks(world); "
+    "kept or kept.append(dist.broadcast(model, 1)); total = ranks(world); dist.all_reduce(total); "
+    "assert total.tolist() == [6] * 3",
     "exchanges": "taken = torch.zeros(3); dist.all_to_all_single(taken, ranks(world)); "
     "assert taken.tolist() == [1, 2, 3]",
 }
