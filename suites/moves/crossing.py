@@ -100,7 +100,7 @@ class Covering:
         self.traits = dict(player.traits)
         for more in player.further[:layer]:
             self.traits |= more
-        self.features = frozenset(player.features)
+        self.features = player.features_up_to(layer)
         every = [(name, kind) for name, move in self.moves.items() for kind in range(len(move.kinds_up_to(layer)))]
         self.events: list[Event] = [event for event in every if not self.moves[event[0]].apart]
         self.apart: list[Event] = [event for event in every if self.moves[event[0]].apart]

@@ -112,8 +112,12 @@ def flowing_further(player: type[Player], scripts: Iterable[Crossing], layer: in
         before = _shared(player, layer - 1)
         old = {(name, kind) for name, move in before.items() for kind in range(len(move.kinds_up_to(layer - 1)))}
         seen = {(kind, name) for name, move in before.items() for kind in move.reads_up_to(layer - 1)}
-        new = {flow for flow in wanted if flow.changed_by not in old or (flow.kind, flow.read_by) not in seen}
-        wanted = {flow for flow in new if flow.load}  # the others are pairs in a row, or nearly
+        # Those without a load are pairs in a row, or nearly.
+        wanted = {
+            flow
+            for flow in wanted
+            if flow.load and (not {flow.changed_by, flow.load} <= old or (flow.kind, flow.read_by) not in seen)
+        }
     return _rows(player, player.further_flows.get(layer, ()), wanted, layer)
 
 

@@ -41,6 +41,8 @@ class Player:
     features: ClassVar[Mapping[str, str]] = {}
     """Features, each with a pattern: a subject is not asked for it if its ledger or lacks match such a case, or if it
     has no such case, since then no ledger could speak of it."""
+    features_since: ClassVar[Mapping[str, int]] = {}
+    """The layers of further crossings that came with a feature: no script of an earlier one needs it."""
     choices: ClassVar[Mapping[str, frozenset[str]]] = {}
     """For each choice of the contract the features that a subject is not asked for if it declares the choice."""
     claims: ClassVar[Mapping[str, frozenset[str]]] = {}
@@ -99,6 +101,11 @@ class Player:
     def read(cls, text: str) -> Any:
         """Read a script, or a part of one, that ``encode`` has written."""
         return decode(text, (Script, Call, *cls.kinds))
+
+    @classmethod
+    def features_up_to(cls, layer: int) -> frozenset[str]:
+        """Return the features that crossings up to this layer know."""
+        return frozenset(feature for feature in cls.features if cls.features_since.get(feature, 0) <= layer)
 
     @classmethod
     def left_out(cls, cases: Sequence[Case]) -> frozenset[str]:

@@ -13,7 +13,9 @@ and, where it has them,
 
 - ``param_groups``, in which an option that is set counts from the next step on; ``optimizer``, an optimizer to which
   a scheduler of torch can be attached;
-- ``state_dict()`` and ``load_state_dict(state)``, of the whole training, in any form that ``copy.deepcopy`` copies;
+- ``state_dict()`` and ``load_state_dict(state)``, of the whole training, in any form that ``copy.deepcopy`` copies.
+  What is done later to the parameters and buffers in a state that was loaded changes nothing, as with
+  ``Module.load_state_dict``. What an optimizer keeps is not asked about: ``Optimizer.load_state_dict`` shares it;
 - ``add_param_group(group)``;
 - ``loader(batches)``, which iterates over an epoch of this rank's batches, each for one ``step``. The state has its
   position: the first call after a load iterates over what was left of the epoch;

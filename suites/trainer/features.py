@@ -60,6 +60,7 @@ FEATURES = {
     # Where a plan cuts layers, a tied parameter and one of no layer stay plain tensors beside others.
     "clipping of parameters of no layer": "clip[tied-*]",
     "clipping of mixed dtypes": "clip[mixed-dtypes-*]",
+    "clipping of complex parameters": "clip[mixed-dtypes-*]",  # a complex one is never alone
     "infinity": "non-finite[inf-ws*]",
     "nan": "non-finite[nan-*]",
     "clipped infinity": "non-finite[inf-clipped-*]",
@@ -79,6 +80,7 @@ FEATURES = {
     "states of unused parameters": "state.round-trip[unused-*]",
     "states of some groups": "state.round-trip[added-*]",
     "states of buffers": "state.round-trip[buffers-*]",
+    "states that are overwritten": "state.round-trip[overwritten-*]",
     "states in another order": "state.in-order[*]",
     "states of the first rank": "state.reshard[*]",
     "written parameters": "written[in-place-*]",

@@ -24,7 +24,7 @@ from everyrank.suites.trainer.moves_of_users import UserMoves
 from everyrank.suites.trainer.outline import Outline
 from everyrank.suites.trainer.parameters import Values
 from everyrank.suites.trainer.sides import FRESH, Sides, TrainingSide
-from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate
+from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate, overwrite
 
 
 def _saving_needs(outline: Outline) -> Iterator[str]:
@@ -42,11 +42,14 @@ def _saved(outline: Outline) -> None:
     outline.saved = not outline.fresh
     outline.saved_keeps = outline.keeps
     outline.saved_still = outline.still, outline.stood
+    outline.saved_idle = frozenset(outline.idle)
 
 
 def _loading_needs(outline: Outline) -> Iterator[str]:
     if outline.scheduled:
         yield "states of scheduled rates"
+    if outline.saved_idle - {*outline.idle}:
+        yield "states of unused parameters"  # of what is trained by now the state has nothing
     yield from only_if(outline.saved)
 
 
@@ -109,6 +112,9 @@ class WrongState:
 class StateMoves(UserMoves):
     """What is done with states, on both sides."""
 
+    overwrote = False
+    """Whether the last state that was to be overwritten had parameters by their names."""
+
     @move(
         "state.inert",
         needs=_saving_needs,
@@ -128,31 +134,39 @@ class StateMoves(UserMoves):
         needs_of={
             "reordered": lambda outline, fresh: ["states in another order", *only_if(fresh and not outline.tied)],
             "of_first": "states of the first rank",
+            "overwritten": "states that are overwritten",
         },
         then=_loaded,
         drawn={
             "fresh": (True, False),
             "reordered": (False, False, False, True, True),
             "of_first": (False, False, False, True, True),
+            "overwritten": (False, False, True),
         },
         kinds=({}, {"fresh": True}, {"fresh": True, "reordered": True}, {"fresh": True, "of_first": True}),
+        further={8: ({"overwritten": True}, {"fresh": True, "overwritten": True})},
         often=3,
         after="save",
         shown_by="step",
         writes=("parameter", "buffer", "optimizer state", "step count", "option", "scheduler", "position"),
         reads=("saved state", "group", "frozen"),
     )
-    def load(self, fresh: bool = False, reordered: bool = False, of_first: bool = False) -> None:
+    def load(
+        self, fresh: bool = False, reordered: bool = False, of_first: bool = False, overwritten: bool = False
+    ) -> None:
         """Load the last copy into the same trainer, or into a fresh one of another model.
 
         ``reordered``: the fresh model has registered its parameters in the opposite order, unless the state numbers
-        them, as torch.optim's own does. ``of_first``: every rank loads the copy of rank 0.
+        them, as torch.optim's own does. ``of_first``: every rank loads the copy of rank 0. ``overwritten``: its
+        user overwrites the parameters and buffers in that state afterwards.
         """
         sides = self.sides
         state, references, self.position = self.saved
         state = self._of_first(state) if of_first else copy.deepcopy(state)
         orders = range(self.model.size) if reordered and not self.saved_numbers else None
         sides.load(state, sides.begin(FRESH, orders) if fresh else sides.training)
+        if overwritten:
+            self.overwrote = overwrite(state, set(sides.training.names.values()))
         sides.go_back(*references)
         sides.alone.freeze(sides.frozen)
         self.schedulers.clear()

@@ -40,7 +40,7 @@ def step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
 def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
     yield "clipping"
     yield from outline.clipping_needs(parts)
-    if outline.sparse or outline.complex or outline.model.reordered or outline.handed < outline.count:
+    if outline.sparse or outline.has("bfloat16") or outline.model.reordered or outline.handed < outline.count:
         yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
 
 
@@ -144,6 +144,7 @@ _STEPS: dict[str, Any] = {
             {**skips, "parts": 2, "skips_in": (number,)} for skips in (_NO_RANK, _SOME_RANKS) for number in (0, 1)
         ),
         4: ({"max_norm": 0.0}, {"parts": 2, "max_norm": 0.0}),
+        8: ({"max_norm": 0.5},),  # another norm than that of an earlier step
     },
 }
 

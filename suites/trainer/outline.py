@@ -47,6 +47,8 @@ class Outline(ModelOutline[Model]):
     used: frozenset[int] = frozenset()
     """The parameters that were unused or frozen at first, and have been trained since."""
     saved_still: tuple[bool, bool] = (False, False)
+    saved_idle: frozenset[int] = frozenset()
+    """The parameters that had been unused or frozen until the state was saved."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +111,8 @@ class Outline(ModelOutline[Model]):
             yield "clipping of unused parameters"
         if self.has("float32"):
             yield "clipping of mixed dtypes"
+        if self.complex:
+            yield "clipping of complex parameters"
 
     def saving_needs(self) -> Iterator[str]:
         yield f"states of {self.model.optimizer}"

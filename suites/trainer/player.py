@@ -49,6 +49,9 @@ _PARAMS = PARAMS | {
     "complex-transposed": (Param("", (3, 4), "transposed", dtype="complex128"),),
     "complex64": (Param("", (3,), dtype="complex64"),),
     "large-fp32": (Param("", (1031,), dtype="float32"),),
+    "complex-row": (Param("", (1, 3), dtype="complex128"),),
+    "fp32-row": (Param("", (1, 3), dtype="float32"),),
+    "bf16": (Param("", (3,), dtype="bfloat16"),),
 }
 
 #: The kinds that those with two properties are of.
@@ -57,13 +60,14 @@ _LIKE = {
     "complex-transposed": "complex",
     "complex64": "fp32",
     "large-fp32": "fp32",
+    "complex-row": "complex",
 }
 
 #: Those of further crossings: beside a coarse sum and beside sparse gradients only optimizers without a state go.
 _USUAL = (*(name for name in PARAMS if name not in ("fp32", "sparse")), "cancels")
 
 #: Those of the third layer.
-_UNUSUAL = (*_USUAL, *_LIKE)
+_UNUSUAL = (*_USUAL, "complex-scalar", "complex-transposed", "complex64", "large-fp32")
 
 #: Those whose gradients can be clipped, whatever the optimizer: none is complex.
 _CLIPPED = tuple(name for name in _USUAL if name != "complex")
@@ -134,10 +138,19 @@ _FLOWS_OF_POSITIONS = (
 )
 
 
+#: Those of several dtypes, whose optimizer keeps something: on two ranks a coarse sum has the same bits anywhere.
+_FLOWS_OF_DTYPES = (
+    (2, "SGD-momentum", "fp32-row", "frozen", "plain", "", "alike", "one", "", False),
+    (2, "Adam-everything", "bf16", "complex-row", "frozen", "", "values", "two", "", False),
+    (2, "SGD-everything", "fp32-row", "bf16", "frozen", "", "buffers", "one", "", False),
+)
+
+
 class TrainerPlayer(ApartMoves):
     """Subject and reference of ``trainer``."""
 
     features = FEATURES
+    features_since = {"clipping of complex parameters": 8}
     claims = {NAMES_RANKS: frozenset({"errors", "training after errors of a rank"})}
     choices = {
         TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers"}),
@@ -150,6 +163,7 @@ class TrainerPlayer(ApartMoves):
         3: named_traits(_FURTHER_TRAITS, _FURTHER_FLOWS),
         5: named_traits(_FURTHER_TRAITS, _FLOWS_OF_USE),
         7: named_traits(_FURTHER_TRAITS, _FLOWS_OF_POSITIONS),
+        8: named_traits(_FURTHER_TRAITS, _FLOWS_OF_DTYPES),
     }
     holes = {
         "generator": "open: no model draws numbers, as dropout does",
@@ -194,9 +208,20 @@ class TrainerPlayer(ApartMoves):
             "start": _STARTS,
             "groups": ("", "two", "later"),
         },
+        {
+            "param1": ("complex-row",),
+            "param2": ("frozen",),
+            "param3": ("plain",),
+            "size": (2,),
+            "optimizer": ("SGD-momentum", "SGD-everything"),  # Adam hides the scale of a gradient
+            "start": ("alike", "values", "buffers"),
+            "groups": ("", "two"),
+            "values": ("",),
+            "watched": (False,),
+        },
     )
-    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2}
-    layers_alone = frozenset({4, 5, 7})
+    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2, 8: 3}
+    layers_alone = frozenset({4, 5, 7, 8})
     layers_changed_again = frozenset({7})
 
     @classmethod

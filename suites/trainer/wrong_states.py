@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -34,6 +34,17 @@ def mutate(state: Any, part: Part, mutation: Mutation, count: int) -> Any:
         key = next(key for key, value in entries[last].items() if isinstance(value, torch.Tensor) and value.dim())
         entries[last][key] = _misshapen(entries[last][key])
     return last
+
+
+def overwrite(state: Any, names: Collection[str]) -> bool:
+    """Overwrite the parameters of these names in a state, and the buffers beside them; return whether there are any.
+
+    Nothing else is: torch.optim goes on with the very tensors that it has loaded.
+    """
+    found = [each for each in _entries(state, True, len(names)) if each.keys() >= set(names)][:1]
+    for value in (value for each in found for value in each.values()):
+        value.detach().fill_(7)
+    return bool(found)
 
 
 def _is_oblong(value: Any) -> bool:

@@ -203,4 +203,4 @@ def test_the_command_prints_the_table_of_a_contract(capsys: pytest.CaptureFixtur
     assert main(["cases", "trainer", "--moves"]) == 0
     out = capsys.readouterr().out
     assert "hole: generator: no move changes or reads it: open: no model draws numbers" in out
-    assert "flows from a change to what looks at it: 806 of 1307 are in the crossings of the default profile" in out
+    assert "flows from a change to what looks at it: 912 of 1876 are in the crossings of the default profile" in out

@@ -18,7 +18,7 @@ from everyrank.suites.trainer.model_alone import ModelAlone, Stored
 from everyrank.suites.trainer.parameters import digests, reordered
 from everyrank.suites.trainer.planned import planned
 from everyrank.suites.trainer.subjects.pipelines import owners, stages
-from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate
+from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate, overwrite
 
 from tests.documents import as_program, blocks
 from tests.inner import Inner, Project
@@ -163,6 +163,15 @@ def test_an_entry_without_elements_is_made_wrong() -> None:
     state = {"model": {"a.weight": torch.zeros(0)}}
     mutate(state, "model", "misshapen", count=1)
     assert state["model"]["a.weight"].shape != (0,)
+
+
+@pytest.mark.parametrize("names", [("weight", "bias"), ("other", "bias")], ids=["its", "others"])
+def test_parameters_and_buffers_alone_are_overwritten_in_a_state(names: tuple[str, str]) -> None:
+    kept = {number: {"momentum_buffer": torch.zeros(1)} for number in range(2)}
+    model = {"weight": torch.zeros(2), "bias": torch.zeros(1), "buffer": torch.zeros(())}
+    assert overwrite({"optimizer": {"state": kept}, "model": model}, names) == (names[0] == "weight")
+    assert all(value.all() == (names[0] == "weight") for value in model.values())
+    assert not any(entry["momentum_buffer"].any() for entry in kept.values())
 
 
 #: The document's engine has no test of its own.

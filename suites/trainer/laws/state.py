@@ -36,10 +36,14 @@ def _each_optimizer(core: tuple[str, ...] = ()) -> Iterator[TrainingPoint]:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTripPoint(TrainingPoint):
-    """A point that may change the learning rate before the state is saved, or add a group after it was loaded."""
+    """A point that may change the learning rate before the state is saved, or do something after it was loaded.
+
+    A group is added then, or what was loaded is overwritten.
+    """
 
     rate: float | None = None
     added: bool = False
+    overwritten: bool = False
 
 
 def _round_trips() -> Iterator[RoundTripPoint]:
@@ -60,6 +64,7 @@ def _round_trips() -> Iterator[RoundTripPoint]:
     yield from points.each_size(
         partial(RoundTripPoint, added=True), 2, label="added", steps=4, variant="momentum", core=()
     )
+    yield from points.each_size(partial(RoundTripPoint, overwritten=True), 2, label="overwritten", steps=4, core=())
 
 
 @law("state.round-trip", _round_trips, groups=("TRAINED", "SCALED", "STATE"))
@@ -68,7 +73,8 @@ def round_trip(arena: Arena, point: RoundTripPoint) -> None:
 
     The state has the parameters, the optimizer's state with its step counts, and the options of the groups. If the
     optimizer itself, plain torch.optim's, parts by saving and loading, as NAdam does, the trainer may part alike. A
-    group may be added after a state of the others was loaded.
+    group may be added after a state of the others was loaded. The parameters and buffers in that state may be
+    overwritten then: the trainer has copied them, as torch's modules do.
     """
     if point.added:
         _add_after_loading(arena, point)
@@ -81,7 +87,9 @@ def round_trip(arena: Arena, point: RoundTripPoint) -> None:
             player.change(factor=point.rate)
         player.save()
         player.step()  # what was saved does not change any more
-        player.load(fresh=True)
+        player.load(fresh=True, overwritten=point.overwritten)
+        if point.overwritten and not player.overwrote:
+            raise NotApplicable("the state has no dict with a tensor for each parameter, by its name")
         player.step(times=2)
 
 
