@@ -6,28 +6,31 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
+from everyrank.parity.judge.claims import Wrong, wrong_claims
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.run.plain import BACKWARD, PARAMETER, START
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
-from everyrank.parity.values.claims import Claim
-from everyrank.parity.values.dye import Holdings, Share, alike
+from everyrank.parity.values.dye import Holdings
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 
 
-def initial(held: Sequence[Holdings], store: Store, setup: Setup, deviates: bool) -> Fault | None:
+def initial(
+    held: Sequence[Holdings], store: Store, setup: Setup, sizes: Mapping[str, torch.Size], deviates: bool
+) -> Fault | None:
     """Return the first fault of the initialization, if there is one, from what each rank holds.
 
     Values in another order are one only if something deviates: the user's code may know of it.
     """
-    claims = _wrong_claims(held)
+    claims = wrong_claims(held, sizes)
     for name in reversed(store.notes[BACKWARD]):
         fault = None if setup.skips(name) else _fault_of(name, held, store, deviates) or _of_claim(name, claims)
         if fault is not None:
             return fault
-    return None
+    frozen = (name for name in claims if name not in store.notes[BACKWARD] and not setup.skips(name))
+    return next((_of_claim(name, claims) for name in frozen), None)
 
 
 def _fault_of(name: str, held: Sequence[Holdings], store: Store, deviates: bool) -> Fault | None:
@@ -55,35 +58,9 @@ def _fault_of(name: str, held: Sequence[Holdings], store: Store, deviates: bool)
     )
 
 
-def _wrong_claims(held: Sequence[Holdings]) -> dict[str, Claim]:
-    """Return the claims, by the plain model's names, to be whole on ranks that hold different elements."""
-    shares = [_by_key(holdings) for holdings in held]
-    found: dict[str, Claim] = {}
-    for claim in dict.fromkeys(claim for holdings in held for claim in holdings.claims if claim.whole):
-        known = [mine for rank in claim.ranks if (mine := shares[rank].get(claim.key))]
-        if any(not _same_elements(known[0], other) for other in known[1:]):
-            found |= {share.name: claim for mine in known for share in mine}
-    return found
-
-
-def _by_key(holdings: Holdings) -> dict[str, list[Share]]:
-    found: dict[str, list[Share]] = {}
-    for share in holdings.shares:
-        found.setdefault(share.key, []).append(share)
-    return found
-
-
-def _same_elements(mine: list[Share], other: list[Share]) -> bool:
-    return [each.name for each in mine] == [each.name for each in other] and all(
-        alike(a.plain, b.plain) for a, b in zip(mine, other, strict=True)
-    )
-
-
-def _of_claim(name: str, claims: Mapping[str, Claim]) -> Fault | None:
-    if (claim := claims.get(name)) is None:
-        return None
-    words = f"claims Replicate() over {claim.axis}, and is not the same"
-    return _fault(name, claim.ranks, "wrong-annotation", words)
+def _of_claim(name: str, claims: Mapping[str, Wrong]) -> Fault | None:
+    wrong = claims.get(name)
+    return None if wrong is None else _worded(name, wrong.ranks, Fit("wrong-annotation", wrong.text))
 
 
 def _ranks_with(kind: str, name: str, held: Sequence[Holdings]) -> tuple[int, ...]:
@@ -93,6 +70,9 @@ def _ranks_with(kind: str, name: str, held: Sequence[Holdings]) -> tuple[int, ..
 
 
 def _fault(name: str, ranks: tuple[int, ...], pattern: str, words: str) -> Fault:
+    return _worded(name, ranks, Fit(pattern, f"{words} on {ranks_text(ranks)}"))
+
+
+def _worded(name: str, ranks: tuple[int, ...], fit: Fit) -> Fault:
     key = (PARAMETER, START, name)
-    deviation = Deviation("initialization", name, START, math.inf, LIMIT, ranks, key)
-    return Fault(deviation, Fit(pattern, f"{words} on {ranks_text(ranks)}"))
+    return Fault(Deviation("initialization", name, START, math.inf, LIMIT, ranks, key), fit)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from everyrank.parity.judge.besides import clipped, lacking, of_own_rows, of_the_optimizer, own_mean
+from everyrank.parity.judge.claims import of_gradient
 from everyrank.parity.judge.evidence import Witnesses
 from everyrank.parity.judge.initial import initial
-from everyrank.parity.judge.steps import Deviation, Fault
+from everyrank.parity.judge.outputs import wrong_outputs
+from everyrank.parity.judge.steps import Deviation, Fault, in_order
 from everyrank.parity.judge.training import Healed, Pass, Training
 from everyrank.parity.run.pieces import microbatch_gradients
 from everyrank.parity.run.plain import BACKWARD, FORWARD
@@ -35,9 +38,13 @@ class Search:
     def faults(self, wide: Pass) -> Iterator[Fault]:
         """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
         training = self._training
-        at_start = initial(training.found.everywhere, training.truth.store, training.setup, wide.deviates)
+        sizes, store = training.known.sizes, training.truth.store
+        at_start = initial(training.found.everywhere, store, training.setup, sizes, wide.deviates)
         if at_start is not None:
             yield at_start
+            return
+        if untrue := self._untrue(wide):
+            yield from untrue
             return
         healed: set[tuple[str, str]] = set()
         for _ in range(_FAULTS):
@@ -64,6 +71,18 @@ class Search:
             yield fault
             if again is not None and not again.deviates:
                 return
+
+    def _untrue(self, wide: Pass) -> list[Fault]:
+        """Return the outputs that are not where they are claimed to be, if nothing deviates before the first."""
+        store = self._training.truth.store
+        wrong = self._training.ranks.decide(wide.trace.claims, partial(wrong_outputs, store))
+        order = in_order(store.notes)
+        first = next((each for judged in wide.judged for each in judged.deviations), None)
+        if first is not None and first.step == 0 and wrong:
+            location = order.index(("forward", wrong[0].name))
+            if (first.kind, first.name) in order[:location]:
+                return []
+        return [Fault(each, each.pattern) for each in wrong[:_FAULTS]]
 
     def _with_others(self, fault: Fault, wide: Pass, healed: set[tuple[str, str]]) -> tuple[Fault, Pass]:
         """Return a fault with the other outputs whose gradients come to them wrong, and the pass without these.
@@ -148,6 +167,9 @@ class Search:
             pattern = lacking(self._training, wide, first)
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
         same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
+        if first.kind == "gradient":
+            claims = wide.trace.seen.gradient_claims.get(first.name)
+            pattern = self._training.ranks.decide(claims, partial(of_gradient, pattern=pattern)) or pattern
         return Fault(first, of_the_optimizer(self._training, wide, first, pattern), tuple(same))
 
     def _unreduced(self, wide: Pass, healed: Healed) -> Fault | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from everyrank.parity.judge.claims import unseen_claims
 from everyrank.parity.judge.search import Search
 from everyrank.parity.judge.steps import Deviation, Fault, Judged, in_order
 from everyrank.parity.judge.training import Pass, Training
@@ -16,6 +17,9 @@ from everyrank.parity.run.plain import START, STATE
 from everyrank.parity.run.truth import unequal_parts
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import short
+
+#: How many names a remark has.
+_NAMED = 4
 
 
 def findings(
@@ -103,7 +107,7 @@ def written(
         training.ranks.size,
         setup.steps,
         cut.words,
-        (*remarks, *unequal, *_other_rates(shown, found), *_put_together(training, found)),
+        (*remarks, *unequal, *_other_rates(shown, found), *_put_together(training, found), *_undecided(training)),
         training.lacking(),
         training.found.everywhere,
         training.known.sizes,
@@ -120,6 +124,15 @@ def _put_together(training: Training, found: list[Finding]) -> tuple[str, ...]:
         ("add gradients up", "average them", "mean") if setup.numbers else ("average gradients", "add them up", "sum")
     )
     return (f'the plain loop takes it that ranks {taken}: if they {other}, pass gradients="{word}"',)
+
+
+def _undecided(training: Training) -> tuple[str, ...]:
+    """Return which parameters claim to be cut while the dye does not show how."""
+    names = unseen_claims(training.found.everywhere, training.known.sizes)
+    if not names:
+        return ()
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (f"whether they are cut as their placements claim could not be seen: {', '.join(names[:_NAMED])}{more}",)
 
 
 def _other_rates(shown: Judged, found: list[Finding]) -> tuple[str, ...]:

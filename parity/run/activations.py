@@ -16,6 +16,7 @@ from everyrank.parity.run.guesses import guessed, of_another_batch, pieces_of_we
 from everyrank.parity.run.plain import BACKWARD, FORWARD, Key, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
+from everyrank.parity.values.claims import Claim
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
@@ -36,6 +37,15 @@ Seat = tuple[str, Output]
 
 #: Which part of the plain model's output each output of a rank is: by step, kind and output.
 Parts = dict[tuple[int, str, Output], Part]
+
+
+@dataclass(frozen=True)
+class GradientClaim:
+    """What a DTensor claims of a parameter's gradient."""
+
+    claim: Claim
+    is_whole: bool
+    """Whether this rank's values are the plain model's, before anybody lays them out as the parameter is."""
 
 
 @dataclass
@@ -72,6 +82,9 @@ class Seen:
     """How the loss and the norm were rounded that the user's step returned."""
     own_norm: float = 0.0
     """The norm of the plain model's gradients of what this rank holds."""
+
+    gradient_claims: dict[str, GradientClaim] = field(default_factory=dict)
+    """What DTensors claim of the parameters' gradients."""
 
     passed_on: set[Output] = field(default_factory=set)
     """Outputs that are what the module was given: it may stand for one that another rank holds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.run.activations import Activations, Convention, Parts, Seen
 from everyrank.parity.run.assembled import Assembled
+from everyrank.parity.run.claimed import Claimed, OutputClaim
 from everyrank.parity.run.clip import own_norm
 from everyrank.parity.run.plain import LOSS, NORM, START, Key, rates
 from everyrank.parity.run.shadow import Shadow
@@ -41,6 +43,8 @@ class Trace:
     """To which value torch's function clipped."""
     epsilon: float | None
     """What a clip by hand adds to the norm."""
+    claims: tuple[OutputClaim, ...] = ()
+    """What DTensors claim of outputs in the first step."""
 
 
 class Rank:
@@ -64,6 +68,8 @@ class Rank:
         self._setup, self._store, self._holdings, self._dtype, self._exact = setup, store, holdings, dtype, exact
         self._healed = healed
         self._clamped: float | None = None
+        #: What the truth in place of outputs would show as claimed.
+        self._claimed = Claimed(store) if exact and near is not None and not healed else None
         self._is_updated = False
         self._parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
         setup = replace(setup, rename=self._parallel.rename)
@@ -89,7 +95,14 @@ class Rank:
         """Return what is kept of the pass."""
         tensors = self._tensors
         return Trace(
-            self._store, self._holdings, self._dtype, self._seen, tensors.clipped, self._clamped, tensors.epsilon
+            self._store,
+            self._holdings,
+            self._dtype,
+            self._seen,
+            tensors.clipped,
+            self._clamped,
+            tensors.epsilon,
+            tuple(self._claimed.found) if self._claimed is not None else (),
         )
 
     def start(self) -> Seen:
@@ -107,9 +120,11 @@ class Rank:
         seed(SEED + number)
         self._activations.begin(number, self._seen, batch)
         made, optimizer, modules = self._parallel.made, self._parallel.optimizer, self._parallel.modules
+        claimed = self._claimed if number == 0 else None
         with (
             running_in(self._dtype if self._exact else torch.get_default_dtype(), self._exact),
-            outputs(self._activations.named(modules), self._output),
+            contextlib.nullcontext() if claimed is None else claimed.watching(self._seen),
+            outputs(self._activations.named(modules), self._output, self._begins),
             inputs(modules, self._activations.called),
             clips(lambda clip: self._clip(number, clip)),
             clamps(lambda most: self._clamp(number, most)),
@@ -179,7 +194,16 @@ class Rank:
 
     def _output(self, output: Output, value: torch.Tensor, is_passed_on: bool) -> torch.Tensor | None:
         # A closure may run again with other weights: the plain model's outputs are of the first time.
-        return None if self._is_updated else self._activations.output(output, value, is_passed_on)
+        if self._is_updated:
+            return None
+        found = self._activations.output(output, value, is_passed_on)
+        if self._claimed is not None:
+            self._claimed.leave(output, value)
+        return found
+
+    def _begins(self, name: str) -> None:
+        if self._claimed is not None and not self._is_updated:
+            self._claimed.enter(name)
 
     def _before_update(self, step: int) -> None:
         optimizer = self._parallel.optimizer

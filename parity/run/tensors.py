@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from everyrank.parity.run.activations import Seen
+from everyrank.parity.run.activations import GradientClaim, Seen
 from everyrank.parity.run.clip import clip_by_hand
 from everyrank.parity.run.plain import BUFFER, GRADIENT, PARAMETER, START, STATE, Key, clip_factor, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.optimizers import Optimizers
+from everyrank.parity.values.claims import claim_of
 from everyrank.parity.values.dye import Holdings, Share
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import buffers, known_name, parameters
@@ -69,6 +70,7 @@ class Tensors:
         values_by_key: dict[str, torch.Tensor] = {}
         for key, parameter in parameters(self._modules):
             if key in self._by_key:
+                self._note_claim(step, key, parameter)
                 absent = parameter.grad is None
                 values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
         factor = scale
@@ -87,6 +89,17 @@ class Tensors:
             if key in values_by_key and parameter.grad is not None and parameter.grad.is_sparse:
                 # What was compared, and healed, is a copy.
                 parameter.grad = values_by_key[key].to_sparse(parameter.grad.sparse_dim())
+
+    def _note_claim(self, step: int, key: str, parameter: torch.Tensor) -> None:
+        """Note what a gradient claims that is a DTensor."""
+        gradient = parameter.grad
+        claim = claim_of(key, gradient) if isinstance(gradient, DTensor) else None
+        if gradient is None or claim is None:
+            return
+        values, is_whole = local(gradient.detach()), False
+        if values.shape == local(parameter.detach()).shape and values.any():
+            is_whole = not any(self._is_wrong(*pair) for pair in self._errors(GRADIENT, step, key, values))
+        self._seen.gradient_claims |= dict.fromkeys(self.names(key), GradientClaim(claim, is_whole))
 
     @property
     def wrong(self) -> set[str]:

@@ -9,7 +9,7 @@ import torch
 from everyrank.model.counts import count
 from everyrank.parity.errors import Unusable
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 
@@ -41,13 +41,12 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
     gradient = parameter.grad
     assert gradient is not None
     gradient = gradient.detach()
-    if (
-        isinstance(parameter, DTensor)
-        and isinstance(gradient, DTensor)
-        and gradient.placements != parameter.placements
-    ):
-        # An optimizer's step lays it out so, too.
-        gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):
+        # Each term of a sum has the sum's gradient.
+        wanted = tuple(Replicate() if each.is_partial() else each for each in parameter.placements)
+        if gradient.placements != wanted:
+            # An optimizer's step lays it out so, too.
+            gradient = gradient.redistribute(parameter.device_mesh, wanted)
     return local(gradient)
 
 

@@ -25,8 +25,10 @@ Watcher = Callable[[Output, torch.Tensor, bool], torch.Tensor | None]
 
 
 @contextlib.contextmanager
-def outputs(named: Iterable[tuple[str, nn.Module]], watcher: Watcher) -> Iterator[None]:
-    """Show the watcher each output of each module, in the order of the calls' ends.
+def outputs(
+    named: Iterable[tuple[str, nn.Module]], watcher: Watcher, begins: Callable[[str], None] = lambda name: None
+) -> Iterator[None]:
+    """Show the watcher each output of each module, in the order of the calls' ends; of a call that begins, its name.
 
     Recomputation in a backward does not count: it repeats what was seen.
     """
@@ -46,7 +48,18 @@ def outputs(named: Iterable[tuple[str, nn.Module]], watcher: Watcher) -> Iterato
 
         return hook
 
-    handles = [module.register_forward_hook(hook_for(name)) for name, module in named]
+    def start_of(name: str) -> Callable[[nn.Module, Any], None]:
+        def start(*_: Any) -> None:
+            if torch._C._current_graph_task_id() == -1:
+                begins(name)
+
+        return start
+
+    handles = []
+    for name, module in named:
+        # A style's own hooks stand between these two.
+        handles.append(module.register_forward_pre_hook(start_of(name), prepend=True))
+        handles.append(module.register_forward_hook(hook_for(name)))
     try:
         yield
     finally:

@@ -155,11 +155,13 @@ class OtherDtypeOnly(Pattern):
 
 
 class WrongAnnotation(Pattern):
-    """A parameter is a DTensor whose placement is untrue: it claims to be whole on ranks that hold parts of it.
+    """A DTensor claims a placement that is not so: of a parameter, of its gradient, or of what a module returns.
 
     `DTensor.from_local(part, mesh, [Replicate()])` believes what it is given, and a module that takes `to_local()`
     trains right with it. What reads placements does not: a norm counts one part, `full_tensor()` and a saved state
-    have one rank's, and a redistribution moves nothing. What ranks hold is read off dyed weights.
+    have one rank's, and a redistribution moves nothing. A gradient claims what `grad_placements` says, or else the
+    weight's placement, whether it is a term of a sum or not. Outputs are claimed to be what the `input_layouts` and
+    `output_layouts` of styles say. What ranks hold is read off dyed weights, and outputs are found by value.
     """
 
     id = "wrong-annotation"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.parity.parallel.naming import kebab
 from tests.parity.parallel.subject import Parallel
 from tests.parity.parallel.subjects import (
+    annotated,
     context,
     dtensors,
     everyday,
@@ -49,6 +50,12 @@ _CLASSES: tuple[type[Parallel], ...] = (
     megatron.MegatronClipped,
     megatron.MegatronSequence,
     megatron.MegatronAnnotated,
+    annotated.MegatronAnnotatedWhole,
+    annotated.TorchSequenceByHand,
+    annotated.TorchTensorByHand,
+    annotated.TorchRowByHand,
+    annotated.TorchGrid,
+    annotated.TorchGridOfOne,
     context.Context,
     context.ContextZigzag,
     context.ContextTurning,
