@@ -143,7 +143,14 @@ def _report(setup: Setup, ranks: Ranks, by_size: bool) -> Report:
     if named and not faults:
         # The user's dtype alone deviates: its pass is shown.
         shown = next(each for _, each in own if each.deviates).judged[-1]
-    report = written(training, wide.judged, shown, named, remarks)
+    elif named and named[0].step > 0:
+        shown = next((each for each in wide.judged if each.step + 1 == named[0].step), shown)
+    held = Held(found.holdings, training.parts, training.truth.store)
+    report = replace(
+        written(training, wide.judged, shown, named, remarks),
+        outputs=tuple(ranks.gather(held.outputs())),
+        groups=found.groups,
+    )
     runs = [(training.truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
-    record.note(ranks, report, runs, Held(found.holdings, training.parts, training.truth.store))
+    record.note(ranks, report, runs, held)
     return report

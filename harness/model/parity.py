@@ -73,6 +73,17 @@ class ParityMapPart(ResultPart, frozen=True, omit_defaults=True):
     alike: bool = False  # what no rank holds is equal to what one holds: it was looked for by value
 
 
+class ParityPlacementPart(ResultPart, frozen=True, omit_defaults=True):
+    """Where tensors of a kind were seen to be over the axes of a call."""
+
+    kind: str  # parameter or output
+    seen: list[
+        str
+    ]  # over each axis, as DTensor's placements are written; empty if it has no word, or it was not seen
+    tensors: list[str]
+    left_out: int = 0
+
+
 class ParityPart(ResultPart, frozen=True, omit_defaults=True):
     """One call of parity."""
 
@@ -89,6 +100,8 @@ class ParityPart(ResultPart, frozen=True, omit_defaults=True):
     not_compared: list[str] = []  # kind and name
     not_compared_left_out: int = 0
     remarks: list[str] = []
+    axes: list[str] = []  # the names of groups over which placements were looked at
+    placements: list[ParityPlacementPart] = []
 
 
 def two_figures(value: float) -> float:

@@ -36,7 +36,7 @@ def of_elements(elements: Elements, shape: Sequence[int]) -> list[Block] | None:
 def of_part(part: Part, shape: Sequence[int]) -> list[Block] | None:
     """Return the blocks of a part of an output; None if they are too many."""
     whole = [((0, size),) for size in shape or (1,)]
-    mine = [None if indices is None else _runs_of(indices) for indices in part.indices]
+    mine = [None if indices is None else runs_of(indices) for indices in part.indices]
     if not part.flattened:
         known = [every if runs is None else runs for runs, every in zip(mine, whole, strict=False)]
         return [(*known, *whole[len(known) :])]
@@ -122,13 +122,13 @@ def _in_row(index: int, start: int, end: int, shape: Sequence[int]) -> Iterator[
 
 
 def _of_ids(ids: torch.Tensor, shape: Sequence[int]) -> list[Block] | None:
-    pieces = _runs_of(ids)
+    pieces = runs_of(ids)
     if len(pieces) > _MOST_PIECES:
         return None
-    return _joined([block for start, end in pieces for block in _of_range(start, end, shape)], len(shape))
+    return joined([block for start, end in pieces for block in _of_range(start, end, shape)], len(shape))
 
 
-def _runs_of(indices: torch.Tensor) -> Runs:
+def runs_of(indices: torch.Tensor) -> Runs:
     """Return indices in any order as pieces."""
     ordered = indices.unique()
     if not len(ordered):
@@ -138,7 +138,7 @@ def _runs_of(indices: torch.Tensor) -> Runs:
     return tuple(zip(starts, [each + 1 for each in [*ordered[ends].tolist(), int(ordered[-1])]], strict=True))
 
 
-def _joined(blocks: list[Block], dimensions: int) -> list[Block]:
+def joined(blocks: list[Block], dimensions: int) -> list[Block]:
     """Return the blocks with those as one that differ in a single dimension."""
     for axis in range(dimensions):
         alike: dict[Block, list[tuple[int, int]]] = {}

@@ -17,6 +17,8 @@ from everyrank.parity.values.dye import Holdings
 
 #: How many maps are kept, and how many ranks and edges all of them name together.
 MAPS, NUMBERS = 64, 20_000
+#: Of how many modules it is kept where what they return is.
+OUTPUTS = 1024
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Held:
         names = {share.name for share in self.holdings.shares} & wanted
         shapes = {name: self.store[PARAMETER, START, name].shape for name in names}
         return joined([*of_parameters(self.holdings, shapes), *self._outputs(wanted)])
+
+    def outputs(self) -> dict[str, Layout]:
+        """Return what this rank has of what modules return: the first of them."""
+        names = dict.fromkeys(name for name, _, number in self.store.notes[FORWARD] if not number)
+        return joined(self._outputs({*[*names][:OUTPUTS]}))
 
     def _outputs(self, wanted: set[str]) -> Iterable[tuple[str, Layout]]:
         calls: dict[str, int] = {}

@@ -22,6 +22,7 @@ from everyrank.model.parity import (
 )
 from everyrank.parity.judge.steps import KINDS, Judged, in_order
 from everyrank.parity.report.maps import Held, maps_of
+from everyrank.parity.report.placements import held_parameters, tabled
 from everyrank.parity.report.report import Finding, Report
 from everyrank.parity.run.plain import FORWARD, START
 from everyrank.parity.setup.ranks import Ranks
@@ -34,7 +35,12 @@ CALLS = 8
 _TEXT = 400
 
 
-def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Sequence[Judged]]], held: Held) -> None:
+def note(
+    ranks: Ranks,
+    report: Report,
+    passes: Iterable[tuple[torch.dtype, Sequence[Judged]]],
+    held: Held,
+) -> None:
     """Note what a call has found; every rank calls it, and the first one's notes have it."""
     noted = notes()
     if noted is None:
@@ -51,7 +57,14 @@ def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Seque
     noted[f"{NOTE}-calls"] = noted.get(f"{NOTE}-calls", 0) + 1
     # The last call of a test is the one that it ends with.
     calls[CALLS - 1 :] = []
-    calls.append(msgspec.to_builtins(msgspec.structs.replace(made, maps=mapped[0], mapped=mapped[1])))
+    outputs = [*dict.fromkeys(name for each in report.outputs for name in each)]
+    tensors = {
+        "parameter": (held_parameters(report.holdings, report.sizes), [*report.sizes]),
+        "output": (report.outputs, outputs),
+    }
+    axes, rows = tabled(tensors, report.groups, report.ranks)
+    made = msgspec.structs.replace(made, maps=mapped[0], mapped=mapped[1], axes=axes, placements=rows)
+    calls.append(msgspec.to_builtins(made))
 
 
 def record(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from everyrank.model.counts import count
-from everyrank.parity.report.placements import placements
+from everyrank.parity.report.maps import Layout
+from everyrank.parity.report.placements import held_parameters, of_mesh
 from everyrank.parity.values.dye import Holdings
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
@@ -101,17 +103,27 @@ class Report:
     sizes: Mapping[str, torch.Size] = field(default_factory=dict, repr=False)
     """The sizes of the plain model's parameters, by name."""
 
+    outputs: tuple[Mapping[str, Layout], ...] = field(default=(), repr=False)
+    """What each rank was seen to have of what modules return, in the first step."""
+    groups: Mapping[str, list[list[int]]] = field(default_factory=dict, repr=False)
+    """The groups of the ranks, by name."""
+
     @property
     def passed(self) -> bool:
         """Whether the parallel model trains as the plain one."""
         return not self.findings
 
-    def placements(self, mesh: DeviceMesh | None = None) -> dict[str, tuple[Placement | None, ...]]:
+    def placements(
+        self, mesh: DeviceMesh | None = None, kind: Literal["parameters", "outputs"] = "parameters"
+    ) -> dict[str, tuple[Placement | None, ...]]:
         """Return where each parameter is over each axis of a mesh, or over all ranks, as the dye has shown it.
 
-        None stands for what DTensor has no word for, as parts that are cut in another way.
+        Or where what each module returns is, by its values. None stands for what DTensor has no word for, as parts
+        that are cut in another way, and for what could not be seen.
         """
-        return placements(self.holdings, self.sizes, mesh)
+        if kind == "outputs":
+            return of_mesh(self.outputs, [*dict.fromkeys(name for each in self.outputs for name in each)], mesh)
+        return of_mesh(held_parameters(self.holdings, self.sizes), [*self.sizes], mesh)
 
     def text(self) -> str:
         """Return the report in less than 40 lines, its first sentence first."""

@@ -11,11 +11,22 @@ from everyrank.parity import Parted
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.parity.parallel.collectives import Gather
 from tests.parity.small import compare
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.last(torch.tanh(self.first(rows)))
+        return output
 
 
 @pytest.mark.world(4)
@@ -47,6 +58,52 @@ def test_the_placements_over_a_mesh_are_those_of_torch(process_group: Any) -> No
     assert report.placements()["up.weight"] == (None,)
     for name in ("dp", "tp"):
         dist.destroy_process_group(mesh.get_group(name))
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+@pytest.mark.world(4)
+def test_what_is_cut_twice_is_strided_and_outputs_are_where_they_were_seen(process_group: Any) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+    def both(model: Any) -> Any:
+        parallelize_module(
+            model, mesh["tp"], {"first": ColwiseParallel(use_local_output=False), "last": RowwiseParallel()}
+        )
+        return fully_shard(model, mesh=mesh["dp"])
+
+    def mine(batch: Any) -> Any:
+        return {name: each.chunk(2)[mesh.get_local_rank("dp")] for name, each in batch.items()}
+
+    report = compare(model=Wide, parallelize=both, split=mine, microbatches=1)
+    assert report.placements(mesh) == {
+        "first.weight": (_StridedShard(0, split_factor=2), Shard(0)),
+        "first.bias": (_StridedShard(0, split_factor=2), Shard(0)),
+        "last.weight": (Shard(0), Shard(1)),
+        "last.bias": (Shard(0), Replicate()),
+    }
+    assert report.placements(mesh, kind="outputs") == {
+        "first": (Shard(0), Shard(1)),
+        "last": (Shard(0), Replicate()),
+    }
+    for name in ("dp", "tp"):
+        dist.destroy_process_group(mesh.get_group(name))
+
+
+@pytest.mark.world(2)
+def test_what_a_row_wise_layer_returns_is_a_term_of_a_sum(process_group: Any) -> None:
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    plan = {
+        "first": ColwiseParallel(),
+        "last": RowwiseParallel(output_layouts=Partial(), use_local_output=False),
+    }
+
+    def summed(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch["rows"])
+        scores = scores.full_tensor() if isinstance(scores, DTensor) else scores
+        return nn.functional.cross_entropy(scores, batch["labels"])
+
+    report = compare(parallelize=lambda model: parallelize_module(model, mesh, plan), loss=summed, split="none")
+    assert report.placements(mesh, kind="outputs") == {"first": (Shard(1),), "last": (Partial(),)}
 
 
 @pytest.mark.world(2)

@@ -11,6 +11,7 @@ from everyrank.model.parity import (
     ParityMapPart,
     ParityPart,
     ParityPassPart,
+    ParityPlacementPart,
     ParityRegionPart,
     ParityRowPart,
 )
@@ -59,7 +60,11 @@ MAPS = [
 CALL = ParityPart(
     8, 9, ["fp64", "fp32"], 2, 3, "rows over dp", [FAULT],
     [ParityPassPart("fp64", _rows(0.5), 1, 2), ParityPassPart("fp32", _rows(1e308), 1, 2, 7)],
-    MAPS, {"last.weight": 0, "first": 1}, ["forward last"], 3,
+    MAPS, {"last.weight": 0, "first": 1}, ["forward last"], 3, [], ["dp", "tp"],
+    [
+        ParityPlacementPart("parameter", ["Replicate()", "Shard(0)"], ["first.weight", "last.weight"], 4),
+        ParityPlacementPart("output", ["Shard(0)", ""], ["first"]),
+    ],
 )  # fmt: skip
 
 
@@ -123,6 +128,16 @@ def test_a_script_has_kinds_of_its_own_and_no_cell_where_is_nothing(browser: Bro
         "optimizer's state of up.weight, step 2: within its bound, 1.0e-9 of 1.0e-8"
     ]
     assert browser.complaints() == []
+
+
+def test_a_table_has_the_placements_that_were_seen(opened: Browser) -> None:
+    opened.js("document.querySelector('.placements summary').click()")
+    assert opened.texts(".placements th") == ["over dp", "over tp", "", "tensors"]
+    assert opened.texts(".placements tbody td") == [
+        "Replicate()", "Shard(0)", "parameter", "first.weight, last.weight and 4 more",
+        "Shard(0)", "?", "output", "first",
+    ]  # fmt: skip
+    assert opened.complaints() == []
 
 
 def test_each_cell_has_a_label_of_words(opened: Browser) -> None:

@@ -378,6 +378,7 @@ function callPart(call, title) {
     chosen && [holder, parityLegend(call)],
     parityFacts(call),
     notCompared(call),
+    placementsOf(call),
     (call.remarks || []).map((text) => el("p", { class: "largest" }, breakable(text))),
   );
 }

@@ -131,3 +131,31 @@ function mapsOf(call, tensors) {
     mapFigure(call.maps[index], names, call.ranks),
   );
 }
+
+/** Make the table of where tensors were seen to be over the groups of ranks, in the words of DTensor. */
+function placementsOf(call) {
+  const rows = call.placements || [];
+  if (!rows.length) return null;
+  const unknown = "cut in another way than DTensor has a word for, or not to be seen";
+  const seen = (text) => el("td", text ? { text } : { text: "?", title: unknown });
+  const named = ({ tensors, left_out: left }) => [
+    tensors.map((name, position) => [position > 0 && ", ", el("code", null, breakable(name))]),
+    left > 0 && ` and ${count(left)} more`,
+  ];
+  const heads = [...call.axes.map((name) => `over ${name}`), "", "tensors"];
+  return el(
+    "details",
+    { class: "placements" },
+    el("summary", { text: "Where tensors were seen to be" }),
+    el(
+      "table",
+      { class: "errors" },
+      headRow(heads.map((text) => el("th", { scope: "col", text }))),
+      el(
+        "tbody",
+        null,
+        rows.map((row) => el("tr", null, row.seen.map(seen), el("td", { text: row.kind }), el("td", null, named(row)))),
+      ),
+    ),
+  );
+}
