@@ -177,16 +177,28 @@ def _box(shares: list[Share], sizes: Mapping[str, torch.Size]) -> _Box | None:
 def of_gradient(every: Sequence[GradientClaim | None], pattern: Fit | None) -> Fit | None:
     """Return what is wrong of the claims of a gradient that deviates, if they are why."""
     for claim in dict.fromkeys(each.claim for each in every if each is not None):
-        for axis in claim.axes():
-            for group in axis.groups if is_sum(axis.placement) else ():
-                having = [each for rank in group if (each := every[rank]) is not None]
-                if len(having) == len(group) and all(each.is_whole for each in having):
-                    words = f"{axis.text}, and is summed already on {ranks_text(group)}"
-                    return Fit("wrong-annotation", words if pattern is None else f"{words}: it {pattern.text}")
-            over = "ranks" if axis.groups == ((*range(len(every)),),) else axis.name
-            is_unreduced = pattern is not None and pattern.text.startswith(
-                (f"is not reduced over {over}:", f"is not reduced over {axis.name}:")
-            )
-            if pattern is not None and is_unreduced and axis.placement.is_replicate():
+        axes = [*claim.axes()]
+        for number, axis in enumerate(axes):
+            if is_sum(axis.placement) and (group := _summed(axis, every)):
+                text = f"{axis.text}, and is summed already on {ranks_text(group)}"
+                return Fit("wrong-annotation", text if pattern is None else f"{text}: it {pattern.text}")
+            # The axis before a cut one is that of replicas of shards: FSDP2 reduces there, whatever a gradient claims.
+            is_whole = axis.placement.is_replicate() and all(cut_by(each.placement) is None for each in axes[number:])
+            if is_whole and pattern is not None and _is_unreduced(axis, pattern, len(every)):
                 return Fit("wrong-annotation", f"{axis.text}, and {pattern.text}")
     return None
+
+
+def _summed(axis: Axis, every: Sequence[GradientClaim | None]) -> tuple[int, ...]:
+    """Return the first ranks along an axis each of which has the sum."""
+    having = ((group, [each for rank in group if (each := every[rank]) is not None]) for group in axis.groups)
+    return next(
+        (group for group, mine in having if len(mine) == len(group) and all(each.is_whole for each in mine)), ()
+    )
+
+
+def _is_unreduced(axis: Axis, pattern: Fit, size: int) -> bool:
+    names = {axis.name, *(["ranks"] if axis.groups == ((*range(size),),) else [])}
+    return pattern.id == "not-reduced" and any(
+        pattern.text.startswith(f"is not reduced over {name}:") for name in names
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from everyrank.parity.values.names import parameters
 from torch import nn
-from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor import DTensor, Partial, Placement
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ def claim_of(key: str, value: DTensor) -> Claim | None:
         return None
     names = tuple(mesh.mesh_dim_names or ())
     ranks = tuple(mesh.mesh.reshape(-1).tolist())
-    return Claim(key, tuple(mesh.mesh.shape), ranks, names, tuple(value.placements), tuple(value.shape))
+    # That of an embedding has a mask of each rank's own.
+    placements = tuple(Partial(each.reduce_op) if isinstance(each, Partial) else each for each in value.placements)
+    return Claim(key, tuple(mesh.mesh.shape), ranks, names, placements, tuple(value.shape))
 
 
 def claims_of(modules: Iterable[nn.Module]) -> tuple[Claim, ...]:

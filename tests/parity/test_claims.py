@@ -120,6 +120,16 @@ def test_a_gradient_that_is_not_reduced_over_the_axis_of_its_claim_is_called_so(
     assert found == Fit("wrong-annotation", f"claims Replicate() over tp, and {NOT_REDUCED.text}")
 
 
+def test_replicas_of_shards_are_reduced_by_what_shards_them() -> None:
+    def of_grid(*placements: Placement) -> Fit | None:
+        each = GradientClaim(claim(*placements, sizes=(2, 2)), False)
+        over = next(name for name, mine in zip(NAMED, placements, strict=True) if mine.is_replicate())
+        return of_gradient([each] * 4, Fit("not-reduced", f"is not reduced over {over}: each has its own part"))
+
+    assert of_grid(Replicate(), Shard(0)) is None
+    assert of_grid(Shard(0), Replicate()) is not None
+
+
 def test_a_gradient_that_is_a_part_or_is_wrong_otherwise_is_not() -> None:
     part, whole = GradientClaim(claim(Shard(0)), False), GradientClaim(claim(Replicate()), False)
     assert of_gradient([part, part], NOT_REDUCED) is None

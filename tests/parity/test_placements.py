@@ -11,7 +11,7 @@ from everyrank.parity import Parted
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -159,3 +159,43 @@ def test_a_parameter_that_claims_to_be_whole_and_is_a_part_is_a_finding(process_
         compare(parallelize=lambda model: cut(model, Replicate()), **sgd)
     assert caught.value.report.findings[0].pattern == "wrong-annotation"
     assert caught.value.report.placements()["first.weight"] == (Shard(0),)
+
+
+class Local(nn.Linear):
+    """A layer whose weights are DTensors, and which computes with local ones."""
+
+    gradients: Any = None
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        weights: Any = self
+        weight, bias = (each.to_local(grad_placements=self.gradients) for each in (weights.weight, weights.bias))
+        return nn.functional.linear(rows, weight, bias)
+
+
+@pytest.mark.world(2)
+@pytest.mark.parametrize("gradients", [[Replicate()], None, [Partial("avg")], [Partial()]], ids=str)
+def test_a_gradient_that_each_rank_has_is_no_term_of_a_sum(process_group: Any, gradients: Any) -> None:
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+
+    def local(model: Any) -> Any:
+        for name, each in [*model.first.named_parameters()]:
+            setattr(model.first, name, nn.Parameter(distribute_tensor(each.detach(), mesh, [Replicate()])))
+        model.first.__class__, model.first.gradients = Local, gradients
+        return model
+
+    call = {
+        "parallelize": local,
+        "optimizer": lambda params: torch.optim.SGD(params, 0.1, foreach=False),
+        "split": "none",
+        "steps": 1,
+    }
+    if gradients != [Partial()]:
+        assert compare(**call).passed
+        return
+    with pytest.raises(
+        Parted,
+        match=r"^parity: gradient of `first\.bias` claims Partial\('sum'\) over tp, and is summed already on "
+        r"ranks 0 and 1: it is 2 times the plain model's",
+    ) as caught:
+        compare(**call)
+    assert caught.value.report.findings[0].pattern == "wrong-annotation"
