@@ -182,7 +182,7 @@ def of_gradient(every: Sequence[GradientClaim | None], pattern: Fit | None) -> F
             if is_sum(axis.placement) and (group := _summed(axis, every)):
                 text = f"{axis.text}, and is summed already on {ranks_text(group)}"
                 return Fit("wrong-annotation", text if pattern is None else f"{text}: it {pattern.text}")
-            # The axis before a cut one is that of replicas of shards: FSDP2 reduces there, whatever a gradient claims.
+            # The axis before a cut one is that of replicas: FSDP2 reduces there, whatever a gradient claims.
             is_whole = axis.placement.is_replicate() and all(cut_by(each.placement) is None for each in axes[number:])
             if is_whole and pattern is not None and _is_unreduced(axis, pattern, len(every)):
                 return Fit("wrong-annotation", f"{axis.text}, and {pattern.text}")
@@ -191,10 +191,8 @@ def of_gradient(every: Sequence[GradientClaim | None], pattern: Fit | None) -> F
 
 def _summed(axis: Axis, every: Sequence[GradientClaim | None]) -> tuple[int, ...]:
     """Return the first ranks along an axis each of which has the sum."""
-    having = ((group, [each for rank in group if (each := every[rank]) is not None]) for group in axis.groups)
-    return next(
-        (group for group, mine in having if len(mine) == len(group) and all(each.is_whole for each in mine)), ()
-    )
+    whole = {rank for rank, each in enumerate(every) if each is not None and each.is_whole}
+    return next((group for group in axis.groups if whole.issuperset(group)), ())
 
 
 def _is_unreduced(axis: Axis, pattern: Fit, size: int) -> bool:

@@ -32,7 +32,9 @@ def findings(
         seen = [short(truth.dtype)]
         absent: list[str] = []
         for dtype, each in own:
-            shows = each.shows(deviation) or deviation.step == START
+            # A claim is one in each dtype.
+            is_claim = pattern is not None and pattern.id == "wrong-annotation"
+            shows = each.shows(deviation) or deviation.step == START or is_claim
             (seen if shows else absent).append(short(dtype))
         if absent and not any(each.deviates or training.hides(dtype, deviation) for dtype, each in own):
             # That it is there in one dtype alone says more than what it is: a test in the other sees nothing.
