@@ -94,7 +94,7 @@ class Attempts:
         self, job: Job, following: Job | None, watch: Observe | None = None
     ) -> tuple[Verdict, Fates, ReportContext]:
         """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
-        faults = Plan() if job.swept is not None else job.plan if job.declared.faults else None
+        faults = Plan(counts=job.swept.point) if job.swept is not None else job.plan if job.declared.faults else None
         asked = _Asked(watch, plan=faults)
         verdict, fates, served = self._on_a_world(job, following, asked)
         alone = False
@@ -113,7 +113,7 @@ class Attempts:
     def run_point(
         self, job: Job, following: Job | None, plan: Plan, seconds: float, last: bool
     ) -> tuple[Verdict, Fates]:
-        """Run a test that was green without a fault once more, with one; ``last``: that of its last collective."""
+        """Run a test that was green without a fault once more, with one; ``last``: that of its last point."""
         asked = _Asked(None, seconds, plan, "of a sweep of faults")
         return self._on_a_world(job, following if last else job, asked)[:2]
 
@@ -122,7 +122,7 @@ class Attempts:
         warm = None if job.fresh else self._pool.warm(job)
         served = tuple(warm.served) if warm else ()
         ready = warm or self._pool.take_spare(job)
-        keep = not job.fresh and not (asked.plan is not None and asked.plan.ends_a_rank)
+        keep = not job.fresh and not (asked.plan is not None and asked.plan.breaks_the_world)
         verdict, fates = self._attempt(job, following, ready, keep=keep, asked=asked)
         lost_before = ready is not None and (fates.broken_before or not fates.began)
         if (lost_before or (fates.launcher_lost and not fates.began)) and not fates.interrupted:

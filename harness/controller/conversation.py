@@ -187,11 +187,11 @@ class Conversation:
                 self.left[rank] = problem
 
     def _let_go(self) -> None:
-        """After a planned death, let each rank that has ended its test leave: its process ends as a script's does.
+        """After a planned death or cut, let each rank that has ended its test leave, as a script's process ends.
 
         Of four ranks or more, some notice a death only when others have gone, too.
         """
-        if self.fates.had_an_end:
+        if self.fates.was_broken:
             for fate in self.fates.ranks:
                 if fate.record is not None and fate.rank not in self._let_gone:
                     self._let_gone.add(fate.rank)

@@ -30,6 +30,8 @@ def why_not_kept(verdict: Verdict, fates: Fates, may_fail: bool = False) -> str:
         return "the test ended in an error" if verdict.outcome == "error" else f"the test {verdict.outcome}"
     if any(fate.planned_end for fate in fates.ranks):
         return "a rank died as planned"
+    if fates.was_broken:
+        return "a fault on purpose has broken it"
     if len(records) < len(fates.ranks):
         return "a rank filed no record"
     reasons: dict[str, list[int]] = {}

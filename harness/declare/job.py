@@ -45,7 +45,7 @@ class Job:
 
     @property
     def swept(self) -> Fault | None:
-        """The fault that is tried at each collective."""
+        """The fault that is tried at each of its points."""
         return next((fault for fault in self.declared.faults if fault.number == EACH), None)
 
     @property
@@ -55,5 +55,5 @@ class Job:
 
     @property
     def spends_its_world(self) -> bool:
-        """Whether no other test may run in its world: an RPC agent has run there, or a rank dies on purpose."""
-        return "rpc_agent" in self.declared.fixtures or self.plan.ends_a_rank
+        """Whether no other test may run in its world: an RPC agent has run there, or a fault on purpose breaks it."""
+        return "rpc_agent" in self.declared.fixtures or self.plan.breaks_the_world

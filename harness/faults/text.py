@@ -9,18 +9,42 @@ from collections.abc import Sequence
 from typing import Any
 
 from everyrank.errors import MisuseError
-from everyrank.model.fault import DIES, EACH, EXITS, FLIPS, RAISES, WAITS, Fault
+from everyrank.model.fault import (
+    COLLECTIVE,
+    CUTS,
+    DIES,
+    DROPS,
+    EACH,
+    EXITS,
+    FILE,
+    FLIPS,
+    FULL,
+    KEY,
+    LATE,
+    RAISES,
+    WAITS,
+    Fault,
+)
 from everyrank.model.ranks import ordinal
 
-_WHICH = r"(?:its (?P<nth>[1-9]\d*(?:st|nd|rd|th)) collective|(?P<each>each collective))"
-_AT = rf"(?P<at>at|after) {_WHICH}"
+
+def _which(*points: str) -> str:
+    return rf"(?:its (?P<nth>[1-9]\d*(?:st|nd|rd|th))|(?P<each>each)) (?P<point>{'|'.join(points)})"
+
+
+#: What is opened is not closed at a known time: nothing happens after a file.
+_AT = rf"(?P<at>at|after(?! [\w ]* {FILE})) {_which(COLLECTIVE, FILE, KEY)}"
 #: The sentences that are understood, each after "rank 1".
 _SENTENCES = {
     DIES: re.compile(rf"dies(?: by (?P<value>SIG[A-Z0-9]+))? {_AT}"),
     EXITS: re.compile(rf"exits with (?P<value>\d+) {_AT}"),
     RAISES: re.compile(rf"raises (?P<value>[A-Za-z_][\w.]*) {_AT}"),
-    WAITS: re.compile(rf"waits (?P<value>\d+(?:\.\d+)?) s before {_WHICH}"),
-    FLIPS: re.compile(rf"gets a flipped bit from {_WHICH}"),
+    WAITS: re.compile(rf"waits (?P<value>\d+(?:\.\d+)?) s before {_which(COLLECTIVE, FILE, KEY)}"),
+    CUTS: re.compile(rf"is cut off at {_which(COLLECTIVE)}"),
+    FLIPS: re.compile(rf"gets a flipped bit from {_which(COLLECTIVE)}"),
+    LATE: re.compile(rf"gets a late result from {_which(COLLECTIVE)}"),
+    FULL: re.compile(rf"has a full disk at {_which(FILE)}"),
+    DROPS: re.compile(rf"drops {_which(KEY)}"),
 }
 _RANK = re.compile(r"rank (?P<rank>\d+) ")
 #: The attribute of an exception that a fault has raised.
@@ -32,7 +56,11 @@ _UNDERSTOOD = (
     "rank 1 exits with 3 at its 3rd collective",
     "rank 1 raises RuntimeError at its 3rd collective",
     "rank 1 waits 0.5 s before its 3rd collective",
+    "rank 1 is cut off at its 3rd collective",
     "rank 1 gets a flipped bit from its 3rd collective",
+    "rank 1 gets a late result from its 3rd collective",
+    "rank 1 has a full disk at its 3rd file",
+    "rank 1 drops its 3rd key",
 )
 
 
@@ -44,7 +72,7 @@ def fault(text: object) -> Fault:
     known = ", ".join(f'"{sentence}"' for sentence in _UNDERSTOOD)
     raise MisuseError(
         f"the mark faults: {text!r} is not understood; what is understood is {known}, "
-        'with "after" for "at", and "each collective" for "its 3rd collective"'
+        'with "after" for "at", "file" or "key" for "collective" in the first five, and "each" for "its 3rd"'
     )
 
 
@@ -58,7 +86,8 @@ def _read(text: str) -> Fault | None:
             number = EACH if groups["each"] else int(groups["nth"][:-2])
             value = _checked(act, groups.get("value") or "")
             right = number == EACH or ordinal(number) == groups["nth"]
-            return Fault(int(rank["rank"]), act, number, value, groups.get("at") == "after") if right else None
+            planned = Fault(int(rank["rank"]), act, number, value, groups.get("at") == "after", groups["point"])
+            return planned if right else None
     return None
 
 
@@ -68,10 +97,10 @@ def faults(texts: Sequence[object]) -> tuple[Fault, ...]:
     if not planned:
         raise MisuseError('the mark faults takes texts such as "rank 1 dies at its 3rd collective"')
     if len(planned) > 1 and any(each.number == EACH for each in planned):
-        raise MisuseError('the mark faults: a fault at "each collective" stands alone')
-    points = [(each.rank, each.number) for each in planned]
+        raise MisuseError('the mark faults: a fault at each point, as in "each collective", stands alone')
+    points = [(each.rank, each.point, each.number) for each in planned]
     if len(set(points)) < len(points):
-        raise MisuseError("the mark faults: a rank has one fault at a collective, not two")
+        raise MisuseError("the mark faults: a rank has one fault at a point, not two")
     return planned
 
 

@@ -314,7 +314,7 @@ def _watch(asked: Observe, rank: int) -> Watcher:
 def _plan(plan: Plan, rank: int, channel: Channel[ToRank]) -> Planned:
     from everyrank.faults.planned import Planned
 
-    return Planned(plan, rank, lambda fault, made: channel.send(FaultActs(fault, made)))
+    return Planned(plan, rank, lambda fault, made: channel.send(FaultActs(fault, made)), channel.fileno())
 
 
 def _tear_down(session: pytest.Session) -> str:

@@ -1,4 +1,4 @@
-"""A sweep: the collectives of a rank are counted without the fault, then each is tried in a run of its own."""
+"""A sweep: the points of a rank are counted without the fault, then each is tried in a run of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 from everyrank.model.counts import count
-from everyrank.model.fault import Fault, Made, Plan
+from everyrank.model.fault import Counted, Fault, Made, Plan
 from everyrank.model.outcome import Rule
 from everyrank.verdict.fates import Fates
 from everyrank.verdict.rules import Verdict
@@ -23,7 +23,7 @@ _LISTED = 20
 
 @dataclass(frozen=True)
 class Point:
-    """A run of the test with the fault at one collective, which was not green."""
+    """A run of the test with the fault at one point, which was not green."""
 
     fault: Fault
     made: Made | None
@@ -46,15 +46,16 @@ class Swept:
 
 
 def sweep(fault: Fault, verdict: Verdict, fates: Fates, again: RunAgain) -> Swept:
-    """Try a fault at each collective of its rank, after a run without it that ended in this way."""
+    """Try a fault at each point of its rank, after a run without it that ended in this way."""
     if verdict.outcome in ("failed", "error"):
         return Swept(replace(verdict, headline=f"without its fault, too\n{verdict.headline}"), fates)
     record = fates.ranks[fault.rank].record
     if verdict.outcome != "passed" or record is None or record.counted is None:
         return Swept(verdict, fates)
-    number, calls = record.counted.number, record.counted.calls
+    counted = record.counted.get(fault.point, Counted(0))
+    number, calls = counted.number, counted.calls
     if not number:
-        headline = f"the fault did not happen: rank {fault.rank} makes no collective"
+        headline = f"the fault did not happen: rank {fault.rank} comes to no {fault.point}"
         return Swept(Verdict(rule=Rule.NO_FAULT, headline=headline), fates)
     limit, bad = max(_LEAST, _TIMES * fates.seconds), []
     for nth in range(1, number + 1):
@@ -72,7 +73,7 @@ def _verdict(bad: Sequence[Point]) -> Verdict:
     """Return the verdict of the first point, which names all."""
     first = bad[0]
     lines = [f"fails when {point.text}" for point in bad[:_LISTED]]
-    lines += [f"and at {count(len(bad) - _LISTED, 'later collective')}"] if len(bad) > _LISTED else []
+    lines += [f"and at {count(len(bad) - _LISTED, f'later {first.fault.point}')}"] if len(bad) > _LISTED else []
     lines += ["at the first of them:"] if len(bad) > 1 else []
     return replace(
         first.verdict, outcome="failed", headline="\n".join([*lines, first.verdict.headline]), label=first.fault.text

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, field, replace
 
 from everyrank.model.counts import count
-from everyrank.model.fault import DIES, EXITS, Fault, Made, Plan
+from everyrank.model.fault import COLLECTIVE, CUTS, DIES, EXITS, FILE, KEY, Counted, Fault, Made, Plan
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance
 from everyrank.verdict.echo import is_echo
@@ -18,7 +18,7 @@ from everyrank.wire.messages import Collective, Phase, Record
 
 @dataclass(frozen=True)
 class Acted:
-    """A fault on purpose that has happened to a rank, and the collective at which it did."""
+    """A fault on purpose that has happened to a rank, and the point at which it did."""
 
     fault: Fault
     call: Made
@@ -27,6 +27,10 @@ class Acted:
     def text(self) -> str:
         """Return it without its rank: dies at its 3rd collective, all_reduce at model.py:88, as planned."""
         return f"{self.fault.text.partition(' ')[2].partition(' ')[2]}, {self.call}, as planned"
+
+
+#: What a rank does at its points of each kind.
+_VERBS = {COLLECTIVE: "made", FILE: "opened", KEY: "set"}
 
 
 def _is_end(fault: Fault, status: int) -> bool:
@@ -73,6 +77,11 @@ class Fate:
         return last.text if any(phase.planned for phase in self._filed) else ""
 
     @property
+    def cut_off(self) -> str:
+        """How it lost its connections by a fault on purpose; an empty text if it did not."""
+        return next((acted.text for acted in self.acted if acted.fault.act == CUTS), "")
+
+    @property
     def lost(self) -> bool:
         return self.record is None and not self.cut and not self.planned_end
 
@@ -113,9 +122,9 @@ class Fates:
     plan: Plan | None = None  # the faults on purpose
 
     @property
-    def had_an_end(self) -> bool:
-        """Whether a fault that is to end a rank has happened; an exception may be caught, and a signal handled."""
-        return any(acted.fault.ends_the_rank for fate in self.ranks for acted in fate.acted)
+    def was_broken(self) -> bool:
+        """Whether a fault that breaks the world has happened; an exception may be caught, and a signal handled."""
+        return any(acted.fault.breaks_the_world for fate in self.ranks for acted in fate.acted)
 
     @property
     def not_happened(self) -> str:
@@ -124,8 +133,8 @@ class Fates:
             fate = self.ranks[fault.rank]
             if fate.record is None or fate.record.counted is None or fault in (acted.fault for acted in fate.acted):
                 continue
-            made = fate.record.counted.number
-            reason = fate.record.counted.trouble or f"rank {fault.rank} made {count(made, 'collective')}"
+            made = fate.record.counted.get(fault.point, Counted(0))
+            reason = made.trouble or f"rank {fault.rank} {_VERBS[fault.point]} {count(made.number, fault.point)}"
             return f'the fault did not happen: {reason} ("{fault.text}")'
         return ""
 

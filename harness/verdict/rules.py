@@ -140,7 +140,8 @@ def _failed(fates: Fates) -> Verdict | None:
     early = [fate.rank for fate in fates.ranks if fate.record is not None and not fate.phases("failed")]
     headline = left_early(early, alike, root.phase) + headline
     if ordered[0].is_echo:
-        ends = [f"rank {fate.rank}: {fate.planned_end}" for fate in fates.ranks if fate.planned_end]
+        causes = [(fate.rank, fate.planned_end or fate.cut_off) for fate in fates.ranks]
+        ends = [f"rank {rank}: {cause}" for rank, cause in causes if cause]
         headline = f"{'; '.join(ends)}; the test lets the error out\n{headline}" if ends else headline
     if fates.not_happened:
         headline, label = f"{fates.not_happened}\n{headline}", "the fault did not happen"

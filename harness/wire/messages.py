@@ -209,7 +209,7 @@ class Record(Message, frozen=True):
     sizes: list[Sizes] = []  # of the first collectives that accept unequal sizes
     keep_if_xfailed: bool = False  # whether the test states that its xfail is no reason to end the world
     seen: Seen | None = None  # what it has seen of its collectives, if it was asked to watch them
-    counted: Counted | None = None  # its collectives, if a fault was planned
+    counted: dict[str, Counted] | None = None  # its points of each kind, if a fault was planned
 
     @property
     def ended_badly(self) -> bool:

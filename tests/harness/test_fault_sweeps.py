@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from everyrank.model.fault import DIES, EACH, Counted, Fault, Made, Plan
+from everyrank.model.fault import COLLECTIVE, DIES, EACH, Counted, Fault, Made, Plan
 from everyrank.model.outcome import Rule
 from everyrank.sweeps.sweep import sweep
 from everyrank.verdict.fates import Fate, Fates
@@ -118,7 +118,7 @@ def test_all_points_are_named(worlds: Inner) -> None:
     ("test", "outcome", "text"),
     [
         ("test_bad_without_a_fault", "failed", "^without its fault, too\non ranks 0,1"),
-        ("test_without_a_collective", "failed", "^the fault did not happen: rank 1 makes no collective"),
+        ("test_without_a_collective", "failed", "^the fault did not happen: rank 1 comes to no collective"),
         ("test_skips", "skipped", "not today"),
     ],
 )
@@ -135,7 +135,7 @@ EACH_DEATH = Fault(0, DIES, EACH, "SIGKILL")
 
 def ran(number: int, **more: Any) -> Fates:
     calls = [Made("all_reduce", f"model.py:{nth}") for nth in range(1, number + 1)]
-    return Fates([Fate(0, Record("", [], [], [], [], None, counted=Counted(number, calls)))], **more)
+    return Fates([Fate(0, Record("", [], [], [], [], None, counted={COLLECTIVE: Counted(number, calls)}))], **more)
 
 
 def test_each_point_runs_once_in_its_time_and_the_last_is_known_as_such() -> None:

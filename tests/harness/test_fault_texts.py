@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.faults.text import fault, faults
-from everyrank.model.fault import DIES, EACH, EXITS, FLIPS, RAISES, WAITS, Fault
+from everyrank.model.fault import CUTS, DIES, DROPS, EACH, EXITS, FILE, FLIPS, FULL, KEY, LATE, RAISES, WAITS, Fault
 
 UNDERSTOOD = {
     "rank 1 dies at its 3rd collective": Fault(1, DIES, 3, "SIGKILL"),
@@ -17,6 +17,14 @@ UNDERSTOOD = {
     ),
     "rank 0 waits 0.5 s before its 2nd collective": Fault(0, WAITS, 2, "0.5"),
     "rank 1 gets a flipped bit from its 4th collective": Fault(1, FLIPS, 4),
+    "rank 1 is cut off at its 2nd collective": Fault(1, CUTS, 2),
+    "rank 1 gets a late result from its 4th collective": Fault(1, LATE, 4),
+    "rank 0 has a full disk at its 2nd file": Fault(0, FULL, 2, point=FILE),
+    "rank 0 dies at its 2nd file": Fault(0, DIES, 2, "SIGKILL", point=FILE),
+    "rank 0 waits 1 s before each file": Fault(0, WAITS, EACH, "1", point=FILE),
+    "rank 1 drops its 1st key": Fault(1, DROPS, 1, point=KEY),
+    "rank 1 drops each key": Fault(1, DROPS, EACH, point=KEY),
+    "rank 1 exits with 0 after its 2nd key": Fault(1, EXITS, 2, "0", after=True, point=KEY),
     "rank 1 dies at each collective": Fault(1, DIES, EACH, "SIGKILL"),
     "rank 1 gets a flipped bit from each collective": Fault(1, FLIPS, EACH),
 }
@@ -38,6 +46,11 @@ def test_a_text_is_understood_and_the_fault_states_it_again(text: str) -> None:
         "rank 1 dies at its 3rd collective, please",
         "Rank 1 dies at its 3rd collective",
         "rank 1 waits 0.5 s after its 2nd collective",
+        "rank 1 dies after its 2nd file",
+        "rank 1 dies after each file",
+        "rank 1 has a full disk at its 2nd collective",
+        "rank 1 drops its 2nd collective",
+        "rank 1 is cut off after its 2nd collective",
         "",
         3,
     ],
@@ -62,10 +75,13 @@ def test_any_other_text_is_refused_with_all_that_is_understood(text: object) -> 
         (["rank 1 raises int at its 3rd collective"], "int cannot be raised with a text"),
         (["rank 1 raises str at its 3rd collective"], "str is no exception"),
         (["rank 1 raises no.such.Error at its 3rd collective"], "No module named 'no'"),
-        (["rank 1 dies at each collective", "rank 0 dies at its 1st collective"], '"each collective" stands alone'),
+        (
+            ["rank 1 dies at each collective", "rank 0 dies at its 1st collective"],
+            'a fault at each point, as in "each collective", stands alone',
+        ),
         (
             ["rank 1 dies at its 2nd collective", "rank 1 waits 1 s before its 2nd collective"],
-            "a rank has one fault at a collective, not two",
+            "a rank has one fault at a point, not two",
         ),
     ],
 )

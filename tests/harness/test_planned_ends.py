@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from everyrank.faults.text import fault
-from everyrank.model.fault import Counted, Made, Plan
+from everyrank.model.fault import COLLECTIVE, Counted, Made, Plan
 from everyrank.model.outcome import Rule
 from everyrank.verdict.fates import Acted, Fate, Fates
 from everyrank.verdict.rules import Verdict, judge
@@ -91,13 +91,13 @@ def test_a_survivor_that_hangs_is_a_timeout_with_the_planned_death_beside_it() -
 
 def test_a_fault_that_did_not_happen_comes_first() -> None:
     text = 'the fault did not happen: rank 1 made 2 collectives ("rank 1 dies at its 3rd collective")'
-    counted = Counted(2, [CALL, CALL])
+    counted = {COLLECTIVE: Counted(2, [CALL, CALL])}
     passed = verdict(DEATH, ran(0), ran(1, counted=counted))
     assert (passed.rule, passed.outcome, passed.headline) == (Rule.NO_FAULT, "failed", text)
     red = verdict(DEATH, ran(0, failed()), ran(1, counted=counted))
     assert (red.rule, red.label) == (Rule.FAILED, "the fault did not happen")
     assert red.headline.startswith(f"{text}\nrank 0 of 2 failed first")
-    skipped = verdict(DEATH, ran(0, skip()), ran(1, skip(), counted=Counted(0)))
+    skipped = verdict(DEATH, ran(0, skip()), ran(1, skip(), counted={}))
     assert skipped.rule is Rule.ALL_SKIPPED
 
 
