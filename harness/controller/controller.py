@@ -35,6 +35,7 @@ from everyrank.model.mutation import Observe
 from everyrank.model.outcome import Rule
 from everyrank.options import MutateOptions, Options
 from everyrank.resources import holders, leases
+from everyrank.sweeps.sweep import Swept, sweep
 from everyrank.verdict.fates import Fates
 from everyrank.verdict.report import pass_on_warnings, reports
 from everyrank.verdict.result import test_result
@@ -164,19 +165,20 @@ class Controller:
             return self._without_world.refused(job.item, f"the world could not be started: {advice(error)}")
         except MisuseError as error:
             return self._without_world.refused(job.item, f"the world could not be started: {error}")
-        remark = ""
-        if job.swept is not None:
-            verdict, fates, remark = self._sweep(job, job.swept, following, verdict, fates)
+        swept = Swept(verdict, fates) if job.swept is None else self._sweep(job, job.swept, following, verdict, fates)
+        verdict, fates = swept.verdict, swept.fates
         if verdict.rule is Rule.INTERRUPTED:
             self._print(f"{job.nodeid}: {verdict.headline.splitlines()[0]}")  # the reports come at the end of the run
         logged = reports(verdict, fates, context)
-        if remark:
-            logged[-2].sections.append(("faults", remark))
+        if swept.remark:
+            logged[-2].sections.append(("faults", swept.remark))
         for report in logged:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, verdict, fates, job)
         self._obey_requests(fates)
         result = test_result(verdict, fates, context) if self._wants_results else None
+        if result is not None:
+            result.sweep = swept.part
         if (
             self._mutating is not None
             and watch is not None
@@ -187,13 +189,8 @@ class Controller:
             self._mutating.attach(part, logged, result)
         return TestEnd(logged, result)
 
-    def _sweep(
-        self, job: Job, fault: Fault, following: Job | None, verdict: Verdict, fates: Fates
-    ) -> tuple[Verdict, Fates, str]:
-        from everyrank.sweeps.sweep import sweep
-
-        swept = sweep(fault, verdict, fates, functools.partial(self._attempts.run_point, job, following))
-        return swept.verdict, swept.fates, swept.remark
+    def _sweep(self, job: Job, fault: Fault, following: Job | None, verdict: Verdict, fates: Fates) -> Swept:
+        return sweep(fault, verdict, fates, functools.partial(self._attempts.run_point, job, following))
 
     def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Tear down the fixtures of this process that the next test does not need, as pytest would."""

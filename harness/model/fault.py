@@ -93,3 +93,21 @@ class Counted(msgspec.Struct, frozen=True):
     number: int
     calls: list[Made] = []  # the first of them
     trouble: str = ""  # why a fault could not act at its point
+
+
+class PointPart(msgspec.Struct, frozen=True, gc=False):
+    """What became of a test with a fault at one point."""
+
+    number: int
+    outcome: str  # as of a whole test; not-applicable if the fault cannot happen there: a barrier has no result
+    name: str = ""
+    location: str = ""
+    message: str = ""  # the first line of the failure
+    seconds: float = 0.0
+
+
+class SweepPart(msgspec.Struct, frozen=True, gc=False):
+    """What became of a test with a fault at each point of a rank, one run for each."""
+
+    fault: str
+    points: list[PointPart] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from everyrank.model.fault import SweepPart
 from everyrank.model.mutation import MutationPart
 
 
@@ -75,3 +76,4 @@ class TestResult(msgspec.Struct):
     rollcall: list[StancePart] = []
     blame: BlamePart | None = None
     mutation: MutationPart | None = None  # with --mutate
+    sweep: SweepPart | None = None  # of a fault at each point

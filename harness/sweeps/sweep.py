@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 from everyrank.model.counts import count
-from everyrank.model.fault import Counted, Fault, Made, Plan
-from everyrank.model.outcome import Rule
+from everyrank.model.fault import Counted, Fault, Made, Plan, PointPart, SweepPart
+from everyrank.model.outcome import RULES, Rule
 from everyrank.verdict.fates import Fates
 from everyrank.verdict.rules import Verdict
 
@@ -19,11 +19,15 @@ RunAgain = Callable[[Plan, float, bool], tuple[Verdict, Fates]]
 _TIMES, _LEAST = 10.0, 5.0
 #: At most this many points at which a test fails are listed.
 _LISTED = 20
+#: Failures of single points are kept as far as this.
+_BRIEF = 300
+#: Outcomes of a point that do not count against the test.
+_GOOD = ("pass", "not-applicable")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A run of the test with the fault at one point, which was not green."""
+    """A run of the test with the fault at one point."""
 
     fault: Fault
     made: Made | None
@@ -35,14 +39,41 @@ class Point:
         """Return when the test fails: rank 1 dies at its 4th collective (all_reduce at model.py:88)."""
         return f"{self.fault.text} ({self.made})" if self.made is not None else self.fault.text
 
+    @property
+    def outcome(self) -> str:
+        if self.verdict.outcome == "passed":
+            return "pass"
+        if self.verdict.rule is Rule.NO_FAULT and self.fates.cannot_happen(self.fault):
+            return "not-applicable"
+        return "skipped" if self.verdict.outcome == "skipped" else RULES.get(self.verdict.rule, "fail")
+
+    @property
+    def part(self) -> PointPart:
+        made = self.made or Made("", "")
+        root = self.verdict.root
+        brief = root.brief if root is not None else self.verdict.headline
+        message = "" if self.outcome == "pass" else brief.partition("\n")[0][:_BRIEF]
+        return PointPart(self.fault.number, self.outcome, made.name, made.location, message, self.fates.seconds)
+
 
 @dataclass(frozen=True)
 class Swept:
-    """The verdict of a sweep, the fates that it is about, and a line on what was tried."""
+    """The verdict of a sweep, the fates that it is about, and what was tried."""
 
     verdict: Verdict
     fates: Fates
-    remark: str = ""
+    part: SweepPart | None = None
+
+    @property
+    def remark(self) -> str:
+        """Return a line on what was tried."""
+        if self.part is None:
+            return ""
+        points = self.part.points
+        red = sum(point.outcome not in _GOOD for point in points)
+        apart = sum(point.outcome == "not-applicable" for point in points)
+        lacking = f", and {apart} at which the fault cannot happen" if apart else ""
+        return f'"{self.part.fault}": {count(len(points), "run")}, {red} of them red{lacking}'
 
 
 def sweep(fault: Fault, verdict: Verdict, fates: Fates, again: RunAgain) -> Swept:
@@ -53,20 +84,22 @@ def sweep(fault: Fault, verdict: Verdict, fates: Fates, again: RunAgain) -> Swep
     if verdict.outcome != "passed" or record is None or record.counted is None:
         return Swept(verdict, fates)
     counted = record.counted.get(fault.point, Counted(0))
-    number, calls = counted.number, counted.calls
-    if not number:
+    if not counted.number:
         headline = f"the fault did not happen: rank {fault.rank} comes to no {fault.point}"
         return Swept(Verdict(rule=Rule.NO_FAULT, headline=headline), fates)
-    limit, bad = max(_LEAST, _TIMES * fates.seconds), []
-    for nth in range(1, number + 1):
+    limit, points = max(_LEAST, _TIMES * fates.seconds), list[Point]()
+    for nth in range(1, counted.number + 1):
         planned = msgspec.structs.replace(fault, number=nth)
-        ended, became = again(Plan([planned]), limit, nth == number)
+        ended, became = again(Plan([planned]), limit, nth == counted.number)
         if ended.rule is Rule.INTERRUPTED:
             return Swept(ended, became)
-        if ended.outcome != "passed":
-            bad.append(Point(planned, calls[nth - 1] if nth <= len(calls) else None, ended, became))
-    remark = f'"{fault.text}": {count(number, "run")}, {len(bad)} of them red'
-    return Swept(_verdict(bad), bad[0].fates, remark) if bad else Swept(verdict, fates, remark)
+        made = counted.calls[nth - 1] if nth <= len(counted.calls) else None
+        points.append(Point(planned, made, ended, became))
+    part = SweepPart(fault.text, [point.part for point in points])
+    if all(point.outcome == "not-applicable" for point in points):
+        return Swept(points[0].verdict, points[0].fates, part)
+    bad = [point for point in points if point.outcome not in _GOOD]
+    return Swept(_verdict(bad), bad[0].fates, part) if bad else Swept(verdict, fates, part)
 
 
 def _verdict(bad: Sequence[Point]) -> Verdict:

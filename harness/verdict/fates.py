@@ -138,6 +138,12 @@ class Fates:
             return f'the fault did not happen: {reason} ("{fault.text}")'
         return ""
 
+    def cannot_happen(self, fault: Fault) -> bool:
+        """Return whether a fault has come to its point, and could not happen there."""
+        record = self.ranks[fault.rank].record
+        counted = (record.counted or {}).get(fault.point) if record is not None else None
+        return counted is not None and bool(counted.trouble)
+
 
 @dataclass(frozen=True)
 class Failure:

@@ -10,6 +10,7 @@ from everyrank.model.outcome import ENDINGS, HOLDS, RED, Ending
 from everyrank.reports.diff.notice import NoticesLess, notices_less
 from everyrank.reports.diff.pace import Pace, pace
 from everyrank.reports.diff.pairing import Aliases, pair
+from everyrank.reports.diff.withstand import WithstandsLess, withstands_less
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 from everyrank.reports.runfile.read import Run
 
@@ -67,6 +68,7 @@ class Diff:
     pace: Pace
     less_exact: tuple[LessExact, ...]
     notices_less: tuple[NoticesLess, ...] = ()
+    withstands_less: tuple[WithstandsLess, ...] = ()
     still_red: int = 0  # cases that are red, and were
     allow_gone: bool = False
 
@@ -116,8 +118,8 @@ def diff(old: Run, new: Run, aliases: Aliases | None = None, allow_gone: bool = 
     changes.sort(key=lambda change: (KINDS.index(change.kind), order[change.case.outcome]))
     still = sum(before.outcome in RED and now.outcome in RED for before, now in pairs.both)
     less_exact = tuple(_less_exact(pairs.both))
-    unnoticed = tuple(notices_less(pairs.both))
-    return Diff(old, new, tuple(changes), pace(pairs.both), less_exact, unnoticed, still, allow_gone)
+    unnoticed, weaker = tuple(notices_less(pairs.both)), tuple(withstands_less(pairs.both))
+    return Diff(old, new, tuple(changes), pace(pairs.both), less_exact, unnoticed, weaker, still, allow_gone)
 
 
 def judged(old: Ending, new: Ending) -> Kind | None:

@@ -13,6 +13,7 @@ from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.cause import signature
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
 from everyrank.reports.diff.notice import NoticesLess, noticed
+from everyrank.reports.diff.withstand import WithstandsLess
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
@@ -94,6 +95,10 @@ def as_text(diff: Diff, most: int = 5) -> str:
         lines += _notices_less(diff)
         lines += [f"  {text}" for text in some([_unnoticed(less, plain) for less in diff.notices_less], most)]
         lines.append("")
+    if diff.withstands_less:
+        lines += _withstands_less(diff)
+        lines += [f"  {text}" for text in some([_fails_at(less, plain) for less in diff.withstands_less], most)]
+        lines.append("")
     lines.append(verdict(diff))
     return "\n".join(lines) + "\n"
 
@@ -121,6 +126,9 @@ def as_markdown(diff: Diff, most: int = 5) -> str:
     if diff.notices_less:
         unnoticed = [f"- {text}" for text in some([_unnoticed(less, code) for less in diff.notices_less], most)]
         lines += _folded(", ".join(_notices_less(diff)), unnoticed, opened=True)
+    if diff.withstands_less:
+        points = [f"- {text}" for text in some([_fails_at(less, code) for less in diff.withstands_less], most)]
+        lines += _folded(", ".join(_withstands_less(diff)), points, opened=True)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -151,6 +159,7 @@ def as_json(diff: Diff) -> str:
             for pair in diff.less_exact
         ],
         "notices_less": [{**_case_data(less.case), "survivors": less.survivors} for less in diff.notices_less],
+        "withstands_less": [{**_case_data(less.case), "points": less.points} for less in diff.withstands_less],
     }
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
 
@@ -168,7 +177,10 @@ def verdict(diff: Diff) -> str:
     if red and not diff.regressed and not diff.nothing_ran:
         red.insert(0, "no regression")
     rest = [text for kind, text in kinds.items() if kind not in WORSE]
-    return ", ".join([*red, *rest, *_slower(diff), *_less_exact(diff), *_notices_less(diff)]) or "no change"
+    return (
+        ", ".join([*red, *rest, *_slower(diff), *_less_exact(diff), *_notices_less(diff), *_withstands_less(diff)])
+        or "no change"
+    )
 
 
 def _new_troubles(diff: Diff) -> list[str]:
@@ -243,6 +255,11 @@ def _less_exact(diff: Diff) -> list[str]:
 def _notices_less(diff: Diff) -> list[str]:
     number = len(diff.notices_less)
     return [f"{count(number, 'case')} {'notices' if number == 1 else 'notice'} less"] if number else []
+
+
+def _withstands_less(diff: Diff) -> list[str]:
+    number = len(diff.withstands_less)
+    return [f"{count(number, 'case')} {'withstands' if number == 1 else 'withstand'} less"] if number else []
 
 
 def _slower_run(diff: Diff) -> str:
@@ -342,6 +359,11 @@ def _less(pair: LessExact, quote: Callable[[str], str]) -> str:
 def _unnoticed(less: NoticesLess, quote: Callable[[str], str]) -> str:
     changes = "; ".join(some([quote(text) for text in less.survivors], 3))
     return f"{quote(_full(less.case))}: {noticed(less.old)} changes -> {noticed(less.new)}: not if {changes}"
+
+
+def _fails_at(less: WithstandsLess, quote: Callable[[str], str]) -> str:
+    points = "; ".join(some([quote(text) for text in less.points], 3))
+    return f"{quote(_full(less.case))}: {quote(less.fault)}: fails now at {points}"
 
 
 def _error(error: ErrorPart) -> str:

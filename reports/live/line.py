@@ -73,6 +73,7 @@ def line(reports: Sequence[Any], result: TestResult | None, properties: Mapping[
         not_kept=_brief(result.not_kept),
         remarks=result.remarks,
         mutation=result.mutation,
+        sweep=result.sweep,
     )
 
 

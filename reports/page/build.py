@@ -24,7 +24,7 @@ from everyrank.reports.runfile.read import Run
 #: The scripts, in the order in which they are joined: code that runs at once follows the code that it uses.
 SCRIPTS = (
     "dom", "store", "columns", "address", "filters", "matrix", "cases", "plot", "lanes", "ranks", "issue",
-    "parts", "parity", "mutants", "drawer", "timeline", "times", "findings", "history", "keys", "main",
+    "parts", "parity", "mutants", "sweep", "drawer", "timeline", "times", "findings", "history", "keys", "main",
 )  # fmt: skip
 #: The generator's name, which identifies a page of everyrank.
 GENERATOR = "everyrank page"

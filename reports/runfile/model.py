@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+from everyrank.model.fault import SweepPart
 from everyrank.model.mutation import MutationPart
 from everyrank.model.outcome import Ending
 from everyrank.model.parity import ParityPart
@@ -185,6 +186,7 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     not_kept: str = ""  # why its world served no further test; empty if it could, or if the test asked for its own
     remarks: list[str] = []  # on a test that passed: it made no collective
     mutation: MutationPart | None = None  # with --mutate: what became of it with one collective changed at a time
+    sweep: SweepPart | None = None  # of the mark faults: what became of it with a fault at each point
 
 
 class SinglePart(RunFilePart, frozen=True):

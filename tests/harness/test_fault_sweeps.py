@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from everyrank.model.fault import COLLECTIVE, DIES, EACH, Counted, Fault, Made, Plan
+from everyrank.model.fault import COLLECTIVE, DIES, EACH, Counted, Fault, Made, Plan, PointPart
 from everyrank.model.outcome import Rule
 from everyrank.sweeps.sweep import sweep
 from everyrank.verdict.fates import Fate, Fates
@@ -61,6 +61,16 @@ SOURCE = """
             assert step == 1 or total.tolist() == [2] * 3
 
     @pytest.mark.world(2)
+    @pytest.mark.faults("rank 0 gets a late result from each collective")
+    def test_waits_at_once_but_for_its_second_sum(process_group):
+        totals = [torch.ones(3), torch.ones(3)]
+        dist.all_reduce(totals[0])
+        work = dist.all_reduce(totals[1], async_op=True)
+        dist.barrier()
+        work.wait()
+        assert totals[0].tolist() == totals[1].tolist() == [2] * 3
+
+    @pytest.mark.world(2)
     @swept
     def test_bad_without_a_fault(process_group):
         steps(1)
@@ -114,6 +124,14 @@ def test_all_points_are_named(worlds: Inner) -> None:
     )
 
 
+def test_points_at_which_the_fault_cannot_happen_are_counted(worlds: Inner) -> None:
+    worlds.check("test_waits_at_once_but_for_its_second_sum", "passed")
+    assert worlds["test_waits_at_once_but_for_its_second_sum"].sections["faults"] == (
+        '"rank 0 gets a late result from each collective": 3 runs, 0 of them red, '
+        "and 2 at which the fault cannot happen"
+    )
+
+
 @pytest.mark.parametrize(
     ("test", "outcome", "text"),
     [
@@ -133,9 +151,11 @@ GREEN = Verdict(rule=Rule.PASSED, outcome="passed")
 EACH_DEATH = Fault(0, DIES, EACH, "SIGKILL")
 
 
-def ran(number: int, **more: Any) -> Fates:
+def ran(number: int, trouble: str = "", **more: Any) -> Fates:
     calls = [Made("all_reduce", f"model.py:{nth}") for nth in range(1, number + 1)]
-    return Fates([Fate(0, Record("", [], [], [], [], None, counted={COLLECTIVE: Counted(number, calls)}))], **more)
+    return Fates(
+        [Fate(0, Record("", [], [], [], [], None, counted={COLLECTIVE: Counted(number, calls, trouble)}))], **more
+    )
 
 
 def test_each_point_runs_once_in_its_time_and_the_last_is_known_as_such() -> None:
@@ -157,6 +177,40 @@ def test_a_hang_at_a_point_is_named_and_the_sweep_goes_on() -> None:
     text = "fails when rank 0 dies at its 2nd collective (all_reduce at model.py:2)\nmissed its deadline"
     assert swept.verdict.headline == text
     assert swept.remark.endswith("3 runs, 1 of them red")
+
+
+def test_what_became_of_each_point_is_kept() -> None:
+    hang = Verdict(rule=Rule.DEADLINE, headline="missed its deadline\nof 5 s")
+    dead = Verdict(rule=Rule.LOST, headline="rank 1 was killed")
+    ends = {1: (GREEN, ran(3, seconds=0.5)), 2: (hang, ran(3, seconds=5.0)), 3: (dead, ran(3))}
+    swept = sweep(EACH_DEATH, GREEN, ran(3), lambda plan, *_: ends[plan.faults[0].number])
+    assert swept.part is not None
+    assert swept.part.fault == "rank 0 dies at each collective"
+    assert swept.part.points == [
+        PointPart(1, "pass", "all_reduce", "model.py:1", "", 0.5),
+        PointPart(2, "timeout", "all_reduce", "model.py:2", "missed its deadline", 5.0),
+        PointPart(3, "crash", "all_reduce", "model.py:3", "rank 1 was killed"),
+    ]
+
+
+NO_FAULT = Verdict(rule=Rule.NO_FAULT, headline="the fault did not happen: barrier gives rank 0 no tensor")
+
+
+@pytest.mark.parametrize(("barriers", "rule", "red"), [({2}, Rule.PASSED, 0), ({1, 2, 3}, Rule.NO_FAULT, 0)])
+def test_a_point_at_which_the_fault_cannot_happen_is_not_red(barriers: set[int], rule: Rule, red: int) -> None:
+    def again(plan: Plan, *_: object) -> tuple[Verdict, Fates]:
+        return (NO_FAULT, ran(3, trouble="no tensor")) if plan.faults[0].number in barriers else (GREEN, ran(3))
+
+    swept = sweep(EACH_DEATH, GREEN, ran(3), again)
+    assert swept.verdict.rule is rule
+    apart = f", and {len(barriers)} at which the fault cannot happen"
+    assert swept.remark == f'"rank 0 dies at each collective": 3 runs, {red} of them red{apart}'
+
+
+def test_a_run_that_makes_too_few_points_is_red() -> None:
+    few = Verdict(rule=Rule.NO_FAULT, headline="the fault did not happen: rank 0 made 2 collectives"), ran(2)
+    swept = sweep(EACH_DEATH, GREEN, ran(3), lambda plan, *_: (GREEN, ran(3)) if plan.faults[0].number < 3 else few)
+    assert swept.verdict.headline.startswith("fails when rank 0 dies at its 3rd collective")
 
 
 def test_an_interrupt_ends_the_sweep() -> None:

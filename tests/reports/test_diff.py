@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from everyrank.model.fault import PointPart, SweepPart
 from everyrank.model.mutation import MutantPart, MutationPart
 from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.diff.diff import WORSE, Diff, diff, judged
@@ -334,3 +335,36 @@ def test_a_case_that_notices_less_than_before_is_named(
         assert line in as_markdown(found)
         assert len(msgspec.json.decode(as_json(found))["notices_less"][0]["survivors"]) == 1
         assert found.passed  # the outcomes are the same: whether it is red is the floor's to say
+
+
+# --- points of a sweep at which a test fails now ----------------------------------------------------------
+
+
+def _swept(*outcomes: str, line: int = 8, fault: str = "rank 1 dies at each collective") -> SweepPart:
+    points = [PointPart(nth, outcome, "all_reduce", f"model.py:{line}") for nth, outcome in enumerate(outcomes, 1)]
+    return SweepPart(fault, points)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reported"),
+    [
+        (_swept("pass", "pass"), _swept("pass", "timeout", line=9), True),
+        (_swept("pass", "fail"), _swept("fail", "fail"), False),  # some of its kind were red before
+        (_swept("fail"), _swept("pass"), False),
+        (_swept("not-applicable"), _swept("fail"), False),  # nothing was known of it
+        (_swept("pass"), _swept("not-applicable"), False),
+        (_swept("pass"), _swept("fail", fault="rank 0 dies at each collective"), False),
+        (None, _swept("fail"), False),
+    ],
+)
+def test_a_case_that_withstands_less_than_before_is_named(
+    compare: Any, old: SweepPart | None, new: SweepPart | None, reported: bool
+) -> None:
+    found = compare(*(run_of(header(), [case(sweep=part)]) for part in (old, new)))
+    assert bool(found.withstands_less) == reported
+    assert ("1 case withstands less" in verdict(found)) == reported
+    if reported:
+        text = "rank 1 dies at each collective: fails now at all_reduce at model.py:9"
+        assert text in as_text(found)
+        assert "fails now at `all_reduce at model.py:9`" in as_markdown(found)
+        assert msgspec.json.decode(as_json(found))["withstands_less"][0]["points"] == ["all_reduce at model.py:9"]

@@ -159,7 +159,7 @@ def test_any_plugin_hears_of_tests_and_verdicts_as_plain_data(project: Project) 
     assert misused["result"] == {
         "rule": "refused", "size": 0, "repeat": "pytest test_inner.py::test_misused --world-seed=3",
         "worlds_up": 0, "world": None, "passes_alone": False, "not_kept": "", "remarks": [], "ranks": [], "leaks": [],
-        "rollcall": [], "blame": None, "mutation": None,
+        "rollcall": [], "blame": None, "mutation": None, "sweep": None,
     }  # fmt: skip
 
 

@@ -182,6 +182,7 @@ function caseParts(index, detail) {
     beforePart(index, detail),
     ...parityPart(detail),
     mutationPart(detail),
+    sweepPart(detail),
     ...failureParts(detail),
     seenPart(detail),
     refusedPart(detail),
