@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from everyrank.controller import stillness
@@ -63,8 +63,8 @@ class Census:
             self._heard[rank] = statement
             self.next_at = time.monotonic() + _SOON
 
-    def turn(self, pids: Sequence[int | None], ended: Collection[int]) -> dict[int, WitnessStatement] | None:
-        """Return the statements of all ranks if their world stood still before it was asked, and since; or None.
+    def turn(self, pids: Mapping[int, int | None], ended: Collection[int]) -> dict[int, WitnessStatement] | None:
+        """Return the statements of these ranks if their world stood still before it was asked, and since; or None.
 
         ``ended``: ranks that wait for an order. Their main threads are woken by what their own witnesses send: a
         write to a socket also wakes, without need, a thread that reads from the writer's own end.
@@ -75,7 +75,7 @@ class Census:
         # Time in which this process came too late, or was stopped, is no rest of its ranks.
         if self._rest is not None:
             self._rest = replace(self._rest, time=self._rest.time + now - self.next_at)
-        look = stillness.look(pids, now)
+        look = stillness.look(pids.values(), now)
         took = time.monotonic() - now
         self.next_at = now + max(_EVERY, took / _SHARE)
         self._note_rest(look)
@@ -103,7 +103,7 @@ class Census:
         elif look is not None and (self._rest is None or not look.rests_since(self._rest)):
             self._rest, self._last_heard = look, {}
 
-    def _watch(self, look: stillness.Look, pids: Sequence[int | None]) -> None:
+    def _watch(self, look: stillness.Look, pids: Mapping[int, int | None]) -> None:
         if self._looks and not look.still_since(self._looks[0], may_poll=True):
             self._looks = []
         elif self._looks and not look.still_since(self._looks[0]) and look.still_since(self._looks[-1]):
@@ -113,37 +113,37 @@ class Census:
         asked_before = asked_before or look.time < self._again_at
         if len(self._looks) >= _LOOKS and not asked_before and look.rests_or_polls_since(self._looks[0]):
             self._asked_at = look.time
-            if not all(ask(path(self._folder, pid)) for pid in pids):
+            if not all(ask(path(self._folder, pid)) for pid in pids.values()):
                 self._answered = look
                 self.forget(look.time)
 
     def _listen(
-        self, look: stillness.Look | None, pids: Sequence[int | None], ended: Collection[int]
+        self, look: stillness.Look | None, pids: Mapping[int, int | None], ended: Collection[int]
     ) -> dict[int, WitnessStatement] | None:
         """Wait for all answers, and then for one more look: just after its answer, a witness is still awake."""
         now = time.monotonic()
         # Once gloo's loops have had their turn, what a child has sent before it came to rest has arrived.
-        if look is not None and len(self._heard) == len(pids) and look.loops_turned(self._looks[-1]):
+        if look is not None and self._heard.keys() == pids.keys() and look.loops_turned(self._looks[-1]):
             return self._conclude(look, pids, ended)
         if now > (self._asked_at or 0.0) + _ANSWER:
             self._answered = look
             self.forget(now)
-        elif len(self._heard) == len(pids):
+        elif self._heard.keys() == pids.keys():
             self.next_at = now + _SOON
         return None
 
     def _conclude(
-        self, look: stillness.Look, pids: Sequence[int | None], ended: Collection[int]
+        self, look: stillness.Look, pids: Mapping[int, int | None], ended: Collection[int]
     ) -> dict[int, WitnessStatement] | None:
         heard, before = self._heard, self._looks[0]
         self._last_heard = heard
         self._answered = look
         self.forget(look.time)
-        mains = {rank: (pid or 0, pid or 0) for rank, pid in enumerate(pids)}
+        mains = {rank: (pid or 0, pid or 0) for rank, pid in pids.items()}
         if any(look.moved(main, before) for rank, main in mains.items() if rank not in ended):
             self._again_at = look.time + self._again
             self._again *= 2
-        witnesses = frozenset((pid or 0, heard[rank].thread) for rank, pid in enumerate(pids))
+        witnesses = frozenset((pid or 0, heard[rank].thread) for rank, pid in pids.items())
         idle = frozenset(mains[rank] for rank in ended)
         still = look.still_since(before, excluding=witnesses | idle, may_poll=True) and look.loops_turned(before)
         still = still and look.children <= {pid for statement in heard.values() for pid in statement.idle_children}

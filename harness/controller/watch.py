@@ -11,6 +11,7 @@ from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
 from everyrank.controller.interrupts import Interrupts
+from everyrank.controller.survivors import in_the_world
 from everyrank.controller.witnesses import ANSWER
 from everyrank.launch import children
 from everyrank.patience import Patience
@@ -176,8 +177,15 @@ class Watch:
 
     def _all_is_well(self) -> bool:
         """Return whether all ranks have begun and nothing has gone wrong: only a deadlock can stop such a test."""
-        well = self.talk.cut_off.all_is_well and not self.world.broken and not self.talk.meeting
+        well = self.talk.cut_off.all_is_well and not self.talk.meeting
+        well = well and (not self.world.broken or self.fates.was_broken)
         return well and all(fate.phase for fate in self.fates.ranks)
+
+    def _gone(self) -> frozenset[int]:
+        """Return the ranks that a fault on purpose has ended, and those that have left since."""
+        if not self.fates.was_broken:
+            return frozenset()
+        return frozenset(rank for rank, seat in enumerate(self.world.seats) if seat.gone or seat.is_ending())
 
     def _deadlock(self, now: float) -> Deadlock | None:
         """Return why no rank that is left can continue, if that is certain."""
@@ -186,8 +194,12 @@ class Watch:
         if not self._all_is_well():
             self.talk.census.forget(now)
             return None
-        ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None)
-        statements = self.talk.census.turn([seat.pid for seat in self.world.seats], ended)
+        gone = self._gone()
+        ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None) - gone
+        pids = {rank: seat.pid for rank, seat in enumerate(self.world.seats) if rank not in gone}
+        statements: Mapping[int, WitnessStatement] | None = self.talk.census.turn(pids, ended)
+        if statements is not None and gone:
+            statements = in_the_world(statements, gone)
         result = deadlock(statements, ended, self.talk.limit.left()) if statements is not None else None
         if result is None and self.report is not None and (heard := self.talk.census.long_rest()) is not None:
             self.report(f"for {LONG_REST:g} s no rank has gone on, and its deadline decides: {rest(heard, ended)}")

@@ -160,6 +160,7 @@ class Witness:
             handles=handling.handled(),
             awaits=awaited.awaited(frame),
             threads=awaited.by_threads(threading.get_ident(), groups),
+            position=(0, 0) if self._group is None else (self._group.rank(), self._group.size()),
         )
         begun = [entry for entry in known if not entry["retired"]]
         statement = MainWait(frame, begun, groups).add_to(common)

@@ -180,15 +180,15 @@ class Watcher:
         if self._census is None or self._census[0] != frozenset(ranks):
             self._census = frozenset(ranks), Census(str(self._folder.path), TEST)
         census = self._census[1]
-        for index, rank in enumerate(ranks):
+        for rank in ranks:
             if (stated := self._folder.read(f"stated-{rank}", WitnessStatement)) is not None:
                 (self._folder.path / f"stated-{rank}").unlink()
-                census.hear(index, stated)
-        heard = census.turn([self._ranks[rank].pid for rank in ranks], ())
+                census.hear(rank, stated)
+        heard = census.turn({rank: self._ranks[rank].pid for rank in ranks}, ())
         if heard is None:
             return
         ended = frozenset(self._seen.status)
-        self._seen.stated |= {ranks[index]: statement for index, statement in heard.items()}
+        self._seen.stated |= heard
         statements = of_all(self._seen)
         if len(statements) < self._seen.size or (standstill := deadlock(statements, ended, float("inf"))) is None:
             return

@@ -274,6 +274,7 @@ class WitnessStatement(Message, frozen=True):
     idle_children: list[int] = []  # the processes that this one has started, and that do nothing unless it asks them
     reached: dict[str, int] = {}  # by group: the number of the test's last collective
     before: dict[str, int] = {}  # by group: the number of collectives before this test, if known
+    position: tuple[int, int] = (0, 0)  # this rank in its default group, and how many that has
 
 
 class NcclCall(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
         watching, answers = Census("", test=1), []
         while left:
             clock.now = watching.next_at + late * (len(left) == len(looks) // 2)
-            answers.append(watching.turn(PIDS, frozenset()))
+            answers.append(watching.turn(dict(enumerate(PIDS)), frozenset()))
             if watching.long_rest() and rests is not None:
                 rests.append(clock.now)
             while asked:
