@@ -247,8 +247,9 @@ SOURCE = """
 
     @world_of_2
     @faults("rank 1 gets a late result from its 1st collective")
-    def test_waits_for_the_last_alone(process_group):
-        assert two_sums([1]) == [[2.0] * 3] * 2
+    def test_waits_for_the_last_alone(process_group, world):
+        # On rank 0 as well, the first may really be late on a busy machine.
+        assert two_sums([1] if world.rank == 1 else [1, 0]) == [[2.0] * 3] * 2
 
     @world_of_2
     @faults("rank 0 gets a late result from its 1st collective")

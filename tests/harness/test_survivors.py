@@ -14,7 +14,7 @@ from tests.harness.test_deadlock_table import EVER, in_p2p, waits
 from tests.inner import Inner
 
 SOURCE = """
-    import os
+    import time
     import pytest, torch
     import torch.distributed as dist
 
@@ -72,6 +72,15 @@ SOURCE = """
             dist.barrier() if world.rank == 3 and "2nd" in world.faults[0] else total()
         dist.destroy_process_group()
 
+    @pytest.mark.world(3)
+    @faults("rank 2 dies at its 2nd collective")
+    def test_one_of_them_comes_late(process_group, world):
+        pair = dist.new_group([0, 1])
+        total()
+        lose_a_peer(total)
+        time.sleep(4 * (world.rank == 0))
+        total(group=pair)
+
     @pytest.mark.world(3, timeout=6)
     @faults("rank 2 dies at its 1st collective")
     def test_a_wait_for_a_key_is_left_to_the_deadline(process_group, world):
@@ -110,6 +119,10 @@ def test_a_point_of_a_sweep_ends_by_proof(worlds: Inner) -> None:
         "^fails when rank 1 dies at its 2nd collective (all_reduce at test_inner.py:14)\n",
         "the world of 4 was deadlocked: ranks 0,2,3 could never have continued",
     )
+
+
+def test_a_survivor_that_comes_late_is_waited_for(worlds: Inner) -> None:
+    worlds.check("test_one_of_them_comes_late", "passed")
 
 
 def test_a_wait_that_is_not_certain_is_left_to_the_deadline(worlds: Inner) -> None:
