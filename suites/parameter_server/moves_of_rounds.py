@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from everyrank import current_world
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, Move, first_of, first_trained, move, only_if
+from everyrank.suites.moves.move import NEVER, Move, first_of, first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.arena import cancelling, without_rows
@@ -29,7 +29,7 @@ def _every_param(outline: Outline) -> tuple[int, ...] | None:
     return tuple(outline.model.trained) or None
 
 
-def _some(outline: Outline) -> Sequence[tuple[int, ...]]:
+def some(outline: Outline) -> Sequence[tuple[int, ...]]:
     trained = outline.model.trained
     return [(), (), *((number,) for number in trained), *([tuple(trained)] if trained[1:] else [])]
 
@@ -43,13 +43,18 @@ READ = (
 # --- reports -----------------------------------------------------------------------------------------
 
 
-def _trained(outline: Outline, missing: tuple[int, ...]) -> Sequence[str]:
+def are_trained(outline: Outline, missing: tuple[int, ...]) -> Sequence[str]:
     return only_if(set(missing) <= set(outline.trained))
 
 
 def _value_needs(outline: Outline, value: str, missing: tuple[int, ...]) -> Iterator[str]:
     yield "values that are not finite"
     yield from only_if(outline.model.non_finite and set(outline.model.wrong_by(value)[-1:]) - set(missing))
+
+
+def _late_needs(outline: Outline) -> Iterator[str]:
+    yield "expired rounds"
+    yield from only_if(outline.model.expires and not outline.waiting and outline.model.trainers[1:])
 
 
 def _reported(outline: Outline, trainer: int, missing: tuple[int, ...] = (), **given: Any) -> None:
@@ -81,7 +86,8 @@ def _able(outline: Outline) -> Sequence[str]:
     return [*able, *wrong_gradients.ALL, *wrong_gradients.ALL]
 
 
-def _expired(outline: Outline) -> None:
+def _expired(outline: Outline, late: bool = False) -> None:
+    outline.reported |= set(outline.absent[-1:] if late else ())
     outline.waiting, outline.given = [], set()
 
 
@@ -152,18 +158,19 @@ class RoundMoves(Player):
 
     @move(
         "parity.rounds",
-        laws={"missing": "none", "value": "errors.gradient", "bare": "none"},
+        laws={"missing": "none", "value": "errors.gradient", "bare": "none", "late": "errors.dead-trainer"},
         needs=lambda outline, missing: outline.missing_needs(missing, 1),
         needs_of={
             "trainer": lambda outline, trainer: only_if(trainer in outline.absent),
-            "missing": _trained,
+            "missing": are_trained,
             "value": _value_needs,
             "bare": lambda outline: only_if(any(param.sparse and not param.frozen for param in outline.model.params)),
+            "late": _late_needs,
         },
         then=_reported,
         drawn={
             "trainer": lambda outline: outline.absent,
-            "missing": _some,
+            "missing": some,
             "value": lambda outline: ("", *NOT_FINITE) if outline.model.non_finite else ("",),
         },
         kinds=(
@@ -173,17 +180,25 @@ class RoundMoves(Player):
             {"trainer": _last_trainer, "missing": _every_param},
             {"trainer": _last_trainer, "value": "nan"},
         ),
-        further={1: ({"trainer": _next_trainer, "bare": True}, {"trainer": _last_trainer, "bare": True})},
+        further={
+            1: ({"trainer": _next_trainer, "bare": True}, {"trainer": _last_trainer, "bare": True}),
+            2: ({"trainer": _next_trainer, "late": True},),
+        },
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
         reads=READ,
     )
-    def report(self, trainer: int, missing: tuple[int, ...] = (), value: str = "", bare: bool = False) -> None:
+    def report(
+        self, trainer: int, missing: tuple[int, ...] = (), value: str = "", bare: bool = False, late: bool = False
+    ) -> None:
         """Let a trainer report; all are answered when the round is full.
 
         ``missing``: it reports None for these parameters. ``value``: one number is this and not finite,
-        of the last parameter that can have it. ``bare``: its sparse gradients have no rows.
+        of the last parameter that can have it. ``bare``: its sparse gradients have no rows. ``late``: it begins a
+        round when half of the time limit of a round has passed since what came before.
         """
+        if late:
+            self.sides.let_time_pass()
         part = self.sides.part(missing)
         part = without_rows(part) if bare else part
         self.sides.report(trainer, self.sides.changed(part, value, -1) if value else part)
@@ -193,15 +208,18 @@ class RoundMoves(Player):
         laws={"missing": "clean-round", "large": "clean-round", "cancels": "clean-round", "reverse": "wait"},
         needs=lambda outline, missing: outline.missing_needs(missing, len(outline.absent)),
         needs_of={
-            "missing": _trained,
+            "missing": are_trained,
             # The sum with gradients that are not large would depend on their order.
             "large": lambda outline: ["large gradients", *only_if(not outline.waiting)],
             "cancels": _cancelling_needs,
         },
         then=filled,
-        drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
+        drawn={"missing": some, "reverse": (False, True), "large": (False, False, True)},
         kinds=({}, {"reverse": True}, {"missing": first_trained}, {"large": True}),
-        further={1: ({"cancels": True}, {"cancels": True, "reverse": True})},
+        further={
+            1: ({"cancels": True}, {"cancels": True, "reverse": True}),
+            3: ({"missing": last_trained}, {"missing": _every_param}),
+        },
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
         reads=READ,
@@ -247,15 +265,24 @@ class RoundMoves(Player):
 
     @move(
         "errors.dead-trainer",
-        needs=lambda outline: ["expired rounds", *only_if(outline.model.expires and outline.waiting)],
+        needs=lambda outline, late: ["expired rounds", *only_if(outline.model.expires and (late or outline.waiting))],
+        needs_of={"late": _late_needs},
         then=_expired,
+        drawn={"late": (False, False, True)},
+        further={2: ({"late": True},)},
         often=3,
         after="report",
         writes=("round",),
         reads=("round",),
     )
-    def expire(self) -> None:
-        """Let nobody else report: all that have are refused in time."""
+    def expire(self, late: bool = False) -> None:
+        """Let nobody else report: all that have are refused in time, and not before that.
+
+        ``late``: a trainer begins a round when half of the time limit of a round has passed since what came before.
+        """
+        if late:
+            self.sides.let_time_pass()
+            self.sides.report(self.sides.absent[-1], self.sides.part())
         self.sides.expired()
 
     @move(

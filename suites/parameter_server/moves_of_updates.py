@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
-from everyrank.suites.moves.move import move, only_if
-from everyrank.suites.parameter_server.moves_of_rounds import READ, RoundMoves, filled
+from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
+from everyrank.suites.parameter_server.moves_of_rounds import READ, RoundMoves, are_trained, filled, some
 from everyrank.suites.parameter_server.outline import Outline
 
 
-def _failed(outline: Outline, **given: Any) -> None:
+def _failing_needs(outline: Outline, missing: tuple[int, ...]) -> Iterator[str]:
+    # Who lets a round expire can end it with an error for all.
+    yield "expired rounds"
+    # A server may leave out the step of a round without any gradient.
+    yield from only_if(not outline.model.expires and (outline.given or set(outline.trained) - set(missing)))
+    yield from outline.missing_needs(missing, len(outline.absent))
+
+
+def _failed(outline: Outline, missing: tuple[int, ...] = ()) -> None:
     answered = outline.answered
-    outline.report(outline.absent)
+    outline.report(outline.absent, missing)
     outline.answered = answered
 
 
@@ -44,21 +52,25 @@ class UpdateMoves(RoundMoves):
 
     @move(
         "clean-round",
-        # Who lets a round expire can end it with an error for all.
-        needs=lambda outline: ["expired rounds", *only_if(not outline.model.expires)],
+        needs=_failing_needs,
+        needs_of={"missing": are_trained},
         then=_failed,
+        drawn={"missing": some},
         kinds=(),
-        further={1: ({},)},
+        further={1: ({},), 3: ({"missing": first_trained}, {"missing": last_trained})},
         shown_by="fill",
         writes=("round", "gradient", "failed update"),
         reads=("round",),
     )
-    def fail_update(self) -> None:
-        """Make the round full, and let its update fail: all trainers get an error, and the next round is clean."""
+    def fail_update(self, missing: tuple[int, ...] = ()) -> None:
+        """Make the round full, and let its update fail: all trainers get an error, and the next round is clean.
+
+        ``missing``: those who report now have no gradient of these parameters.
+        """
         sides = self.sides
         for trainer in sides.absent:
             sides.updates.fails = "this update fails on purpose" if sides.absent == [trainer] else ""
-            sides.own[trainer] = sides.part()
+            sides.own[trainer] = sides.part(missing)
             sides.waiting[trainer] = sides.send(trainer, sides.own[trainer])
         for report in sides.waiting.values():
             report.refusal()

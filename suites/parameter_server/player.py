@@ -16,7 +16,6 @@ from everyrank.suites.moves.model import (
     without_each,
     without_two_kinds,
 )
-from everyrank.suites.moves.move import ALL
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
 from everyrank.suites.parameter_server.outline import FEATURES, Outline, needed_by
@@ -83,9 +82,20 @@ class ServerPlayer(MeetingMoves):
         "saved state": "the contract does not ask for states",
     }
     flows = named_traits(_FLOW_TRAITS, [_FLOWS])
-    flows_again = {ALL: named_traits(_FLOW_TRAITS, _FLOWS_AGAIN)}
+    flows_again = {1: named_traits(_FLOW_TRAITS, _FLOWS_AGAIN)}
     flow_length = 36
-    further = ({"trainers": ("ten", "three", "two"), "home": ("modules", "")},)
+    layers_before_again = 1
+    further = (
+        {"trainers": ("ten", "three", "two"), "home": ("modules", "")},
+        {
+            "trainers": ("three", "two", "four"),
+            "optimizer": _OPTIMIZERS[:6],
+            "limit": ("expires", "expires-any-value"),
+        },
+        {"limit": ("", "finite", "any-value")},
+    )
+    further_scripts = {2: 8, 3: 9}
+    layers_alone = frozenset({2, 3})
     outline = Outline
     drawing = "everyrank.suites.parameter_server.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ class Report:
         self.accepted = taken or threading.Event()
         self._sent = taken is not None
         self.answered = threading.Event()
+        self.began, self.ended = time.monotonic(), math.inf
         self._thread = threading.Thread(target=self._ask, args=(ask,), daemon=True)
         if aside:
             self._thread.start()
@@ -63,6 +65,7 @@ class Report:
         self._ended(model, error)
 
     def _ended(self, model: Any, error: Exception | None) -> None:
+        self.ended = time.monotonic()
         self.model, self.error = model, error
         self.answered.set()
         self.accepted.set()

@@ -22,6 +22,8 @@ from everyrank.suites.parameter_server.stopping import Stop, Updates
 
 #: How long the error of a round that has expired may take, in seconds.
 BOUND = 3.0
+#: The share of its time limit for which a round stays open at least, whatever the resolution of a server's clock.
+_OPEN_FOR = 0.9
 #: How often a full round is tried, if it may expire: on a busy machine it may not be full in time.
 _ATTEMPTS = 10
 
@@ -137,7 +139,16 @@ class Sides:
         """Wait until the open round has ended with an error for all of its trainers."""
         for report in self.waiting.values():
             report.refusal(BOUND)
+        self._none_refused_early()
         self.begin()
+
+    def let_time_pass(self) -> None:
+        """Return when half of the time limit of a round has passed: then a round of another server expires."""
+        (ours, _), (twin, _) = self.model.make(), self.model.make()
+        options = {**self.model.options, "timeout": self.model.options["timeout"] / 2}
+        with subject_acts("a second server of the process"):
+            served = Served(self.subject, ours, twin, self.model.make_optimizer, (None, None), options)
+            served.report(0, self.part()).refusal(BOUND)
 
     def begin(self) -> None:
         """Begin a round."""
@@ -162,6 +173,7 @@ class Sides:
         for _ in range(_ATTEMPTS if self.model.expires else 0):
             for report in self.waiting.values():
                 report.due(BOUND)
+            self._none_refused_early()
             if any(report.error is None for report in self.waiting.values()):
                 break
             for trainer in self.waiting:
@@ -239,6 +251,17 @@ class Sides:
                 not report.answered.is_set() or (self.model.expires and report.error is not None),
                 f"trainer {trainer} was answered when {len(self.waiting)} of {self.served.trainers} had reported",
             )
+        self._none_refused_early()
+
+    def _none_refused_early(self) -> None:
+        """Check that the open round, if it may expire, has not ended before its time limit."""
+        limit = self.model.options.get("timeout", 0.0)
+        began = min((report.began for report in self.waiting.values()), default=0.0)
+        for trainer, report in self.waiting.items():
+            lasted = report.ended - began
+            if report.error is not None and lasted < limit * _OPEN_FOR:
+                text = f"{lasted:.2f} s after the first report of a round that may stay open for {limit:g} s"
+                raise Deviation(f"trainer {trainer} was refused {text}: {in_a_line(report.error)}")
 
 
 def spoil(tensors: Sequence[torch.Tensor | None]) -> None:
