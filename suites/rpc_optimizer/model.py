@@ -25,6 +25,9 @@ class Param:
     """The dtype, if it is not the model's."""
     tiny: bool = field(default=False, repr=False)
     """Whether its values and gradients are near the least numbers of float32."""
+    alike: str = field(default="", repr=False)
+    """What it has in common at the start with all others of its shape that are alike: their ``values``; or ``all``:
+    their gradients, too."""
 
 
 @dataclass(frozen=True)

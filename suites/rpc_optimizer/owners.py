@@ -17,6 +17,9 @@ Datum = tuple[torch.Tensor, str]
 #: The seed of all values.
 _SEED = 7
 
+#: The number from which the values of all parameters are made that are alike.
+ALIKE = 99
+
 #: Near the least numbers of float32, and of bfloat16.
 TINY = 2.0**-110
 
@@ -39,7 +42,9 @@ def call(owner: int, function: Callable[..., Any], *args: Any) -> Callable[[], A
 def new_parameter(model: Model, number: int) -> torch.Tensor:
     """Return a leaf with the value, the memory layout and the dtype with which a parameter starts on both sides."""
     param = model.params[number]
-    value = noise(param.shape, getattr(torch, param.dtype or model.dtype), _generator(number, 1))
+    value = noise(
+        param.shape, getattr(torch, param.dtype or model.dtype), _generator(ALIKE if param.alike else number, 1)
+    )
     value = value * TINY if param.tiny else value
     if param.layout == "transposed":
         held = value.t().contiguous().t()

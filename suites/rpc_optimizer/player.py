@@ -41,6 +41,9 @@ _MIXED: dict[str, Param] = {
 #: Which parameters these are with.
 _BESIDE = (*_MIXED, "plain", "scalar", "frozen", "again")
 
+#: What siblings are like that are equal at the start.
+_SIBLINGS = ("plain", "scalar", "transposed", "large", "sparse", "rows")
+
 #: Optimizers whose options have defaults that are no zeros, or a rate that is a tensor.
 _FALSY = ("AdamW-defaults", "NAdam-defaults", "SGD-tensor-lr", "RMSprop-defaults", "SGD-momentum", "Adagrad-lr")
 
@@ -147,12 +150,21 @@ class RpcPlayer(PartMoves):
         },
         {"own": ("planted",), "second": ("", "client"), "owners": ("four", "last", "one")},
         {},
+        {
+            **dict.fromkeys(("param1", "param2", "param3"), _SIBLINGS),
+            "siblings": ("values", "all"),
+            "owners": ("one", "two", "caller", "some"),
+            "optimizer": _OPTIMIZERS,
+            "given": ("named", "explicit", "positional"),
+            "second": _SECOND,
+        },
     )
+    further_scripts = {4: 9}
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
-        found = dict(traits)
+        found = cls._among_siblings(traits)
         params = {found["param1"], found["param2"], found["param3"]}
         sparse = bool({"sparse", "repeated"} & params)
         if sparse and found["dtype"] == "complex128":
@@ -171,15 +183,24 @@ class RpcPlayer(PartMoves):
         return found
 
     @classmethod
+    def _among_siblings(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the traits with parameters of one kind on each owner, if siblings are equal."""
+        found, firsts = dict(traits), dict[int, Any]()
+        for number, owner in enumerate(_OWNERS[traits["owners"]] if traits.get("siblings") else (), 1):
+            found[f"param{number}"] = firsts.setdefault(owner, found[f"param{number}"])
+        return found
+
+    @classmethod
     def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
         params: list[Param] = []
+        alike = traits.get("siblings", "")
         for number, owner in enumerate(_OWNERS[traits["owners"]]):
             kind = traits.get(f"param{number + 1}", "plain")
             twins = [each for each, param in enumerate(params) if param.owner == owner and param.same_as is None]
             if kind == "again" and twins:
                 params.append(replace(params[twins[0]], same_as=twins[0]))
             else:
-                params.append(replace((_PARAMS | _MIXED)[kind], owner=owner))
+                params.append(replace((_PARAMS | _MIXED)[kind], owner=owner, alike=alike))
         firsts = [number for number, param in enumerate(params) if param.same_as is None]
         given = [number for number in firsts if traits.get(f"param{number + 1}") != "nobody"] or firsts
         model = Model(traits["size"], tuple(params), (), _dtype(traits["dtype"], features))
@@ -200,6 +221,7 @@ class RpcPlayer(PartMoves):
             if fewer is not None:
                 yield fewer
         yield replace(model, dtype="float64")
+        yield replace(model, params=tuple(replace(param, alike="") for param in model.params))
         changes: dict[str, Any]
         for changes in (
             {"given": "named"},
@@ -210,7 +232,9 @@ class RpcPlayer(PartMoves):
             {"name": "SGD", "variant": "momentum"},
         ):
             yield replace(model, optimizers=tuple(replace(each, **changes) for each in model.optimizers))
-        yield from with_each(model, lambda param: [Param(1, (2,))] if param.same_as is None else [])
+        yield from with_each(
+            model, lambda param: [Param(1, (2,), alike=param.alike)] if param.same_as is None else []
+        )
 
 
 def _dtype(dtype: str, features: frozenset[str]) -> str:

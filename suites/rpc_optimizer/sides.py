@@ -23,6 +23,7 @@ from everyrank.suites.rpc_optimizer.arena import acting, check_step, globals_now
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer
 from everyrank.suites.rpc_optimizer.optimizers import arguments, in_plain_torch
 from everyrank.suites.rpc_optimizer.owners import (
+    ALIKE,
     Datum,
     call,
     disown,
@@ -130,11 +131,14 @@ class Sides:
         """Return the data of these parameters for a backward of this number, and what their losses are like."""
         return {
             each: (
-                input_of(self.twins[each].shape, self.twins[each].dtype, number, each),
+                input_of(self.twins[each].shape, self.twins[each].dtype, number, self._seed_of(each)),
                 "linear" if linear else self.model.params[each].gradient,
             )
             for each in numbers
         }
+
+    def _seed_of(self, number: int) -> int:
+        return ALIKE if self.model.params[number].alike == "all" else number
 
     def gradients(self, data: Data, times: int = 1) -> Gradients:
         """Return the gradients that the reference has of these data, after so many backwards."""
