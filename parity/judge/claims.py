@@ -33,6 +33,8 @@ class _Box:
 
 Shares = Mapping[str, list[Share]]
 
+_OR_MEANT = ", by mistake or on purpose (then: skip=)"
+
 
 def wrong_claims(held: Sequence[Holdings], sizes: Mapping[str, torch.Size]) -> dict[str, Wrong]:
     """Return the claims that the dye refutes, by the plain model's names."""
@@ -74,12 +76,14 @@ def _wrong(claim: Claim, shares: list[Shares], sizes: Mapping[str, torch.Size]) 
         for group in axis.groups:
             # A rank may have no elements of a tensor that is cut.
             having = {rank: mine for rank in group if (mine := shares[rank].get(claim.key))}
-            if text := _of_group(axis, having, sizes):
+            if text := _of_group(claim.shape, axis, having, sizes):
                 return Wrong(group, text)
     return _in_another_order(claim, shares, sizes)
 
 
-def _of_group(axis: Axis, having: Mapping[int, list[Share]], sizes: Mapping[str, torch.Size]) -> str:
+def _of_group(
+    shape: tuple[int, ...], axis: Axis, having: Mapping[int, list[Share]], sizes: Mapping[str, torch.Size]
+) -> str:
     """Return what is wrong of a claim on the ranks along an axis that have elements, or nothing."""
     if len(having) < 2:
         return ""
@@ -96,7 +100,9 @@ def _of_group(axis: Axis, having: Mapping[int, list[Share]], sizes: Mapping[str,
     if len(known) < len(boxes) or len({box.axes for box in known}) > 1:
         return ""
     if same:
-        return f"{axis.text}, and is the same on {ranks}"
+        # What is as long as the plain one is kept once, if its placement is right.
+        meant = "" if shape == sizes[first[0].name] else _OR_MEANT
+        return f"{axis.text}, and is the same on {ranks}{meant}"
     cut = [number for number, runs in enumerate(zip(*(box.runs for box in known), strict=True)) if len({*runs}) > 1]
     claimed = cut_by(axis.placement)
     if len(cut) != 1:

@@ -49,6 +49,8 @@ def test_each_untrue_claim_has_its_sentence() -> None:
     assert text(claim(Replicate()), *HALVES) == "claims Replicate() over tp, and is not the same on ranks 0 and 1"
     assert text(claim(Shard(1)), *HALVES) == "claims Shard(1) over tp, and is Shard(0) on ranks 0 and 1"
     assert text(claim(Shard(0)), *WHOLE) == "claims Shard(0) over tp, and is the same on ranks 0 and 1"
+    longer = "claims Shard(0) over tp, and is the same on ranks 0 and 1, by mistake or on purpose (then: skip=)"
+    assert text(claim(Shard(0), shape=(16, 4)), *WHOLE) == longer
     assert (
         text(claim(Shard(0)), *HALVES[::-1])
         == "claims Shard(0) over tp, and has its parts in the order of ranks 1, 0"
