@@ -93,7 +93,7 @@ WITH_A_HOLE = """
 """
 
 
-@pytest.mark.parametrize("launcher", map(elsewhere, ("torchrun", "ray")))
+@pytest.mark.parametrize("launcher", [elsewhere("torchrun"), elsewhere("ray")])
 def test_a_hole_is_found_on_other_hosts_too(project: Project, launcher: str) -> None:
     project.write("test_inner.py", WITH_A_HOLE)
     inner = run_under(launcher, project, "--mutate")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from everyrank.model.mutation import Call, Observe, Seen
+from everyrank.model.mutation import Call, MutationPart, Observe, Seen
 from everyrank.mutants.trial import Request, trial
 from everyrank.verdict.fates import Fate, Fates
 from everyrank.verdict.rules import Verdict, judge
@@ -18,17 +18,15 @@ def _ended(digest: int, fails: bool = False) -> Fates:
     return Fates([Fate(rank, Record("", phases, [], [], [], None, seen=seen)) for rank in range(2)], began=True)
 
 
-def _outcome(*runs: Fates) -> str:
-    """Return what is said of one seed for all ranks, if the test ends so: at first, with it, and without it again."""
-    first, *others = runs
+def _tried(first: Fates, *others: Fates) -> MutationPart:
+    """Return what becomes of a test that ends so: at first, unchanged once more, and then with changes."""
     ends = iter(others)
 
     def again(watch: Observe, seconds: float) -> tuple[Verdict, Fates]:
         fates = next(ends)
         return judge(fates), fates
 
-    (seed,) = trial(first, Request(seed=0, budget=60.0, floor=0.0), again).mutants
-    return seed.outcome
+    return trial(first, Request(seed=0, budget=60.0, floor=0.0), again)
 
 
 @pytest.mark.parametrize(
@@ -43,4 +41,18 @@ def _outcome(*runs: Fates) -> str:
     ],
 )
 def test_a_seed_is_judged_by_what_ranks_give_with_it_and_without(runs: tuple[Fates, ...], outcome: str) -> None:
-    assert _outcome(*runs) == outcome
+    (seed,) = _tried(runs[0], *runs).mutants
+    assert seed.outcome == outcome
+
+
+def test_what_a_test_makes_in_its_first_run_alone_is_not_judged() -> None:
+    (seed,) = _tried(_ended(9), _ended(1), _ended(1)).mutants
+    assert seed.outcome == "redundant"
+
+
+def test_a_test_that_is_red_the_second_time_is_not_changed() -> None:
+    part = _tried(_ended(1), _ended(1, fails=True))
+    assert (part.mutants, part.remarks) == (
+        [],
+        ["the test was green, and red when it ran again unchanged: it was not changed"],
+    )
