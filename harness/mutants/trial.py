@@ -41,7 +41,8 @@ def trial(fates: Fates, request: Request, again: RunAgain) -> MutationPart:
     if calls:  # The next runs are as the second: what a test keeps in its process, it makes in the first alone.
         verdict, found = again(Observe(), limit)
         if verdict.outcome != "passed":
-            return MutationPart(len(calls), remarks=[_RED_AGAIN], seed=request.seed, floor=request.floor)
+            remarked = [] if verdict.rule is Rule.INTERRUPTED else [_RED_AGAIN]
+            return MutationPart(len(calls), remarks=remarked, seed=request.seed, floor=request.floor)
         calls = collected(seen(found))
     plan = planned(calls, len(fates.ranks), request.seed)
     ended: list[MutantPart] = []

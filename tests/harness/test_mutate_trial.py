@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from everyrank.model.mutation import Call, MutationPart, Observe, Seen
 from everyrank.mutants.trial import Request, trial
@@ -56,3 +58,9 @@ def test_a_test_that_is_red_the_second_time_is_not_changed() -> None:
         [],
         ["the test was green, and red when it ran again unchanged: it was not changed"],
     )
+
+
+def test_an_interruption_of_the_second_run_is_not_called_red() -> None:
+    interrupted = replace(_ended(1), ranks=[Fate(rank, cut=True) for rank in range(2)], interrupted="SIGINT")
+    part = _tried(_ended(1), interrupted)
+    assert (part.mutants, part.remarks) == ([], [])
