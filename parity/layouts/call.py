@@ -60,8 +60,8 @@ def reshard(
     Args:
         model: a function that builds the plain model, or the model.
         layouts: pairs of a number of ranks, and a function from the plain model to this rank's module there. It asks
-            for the rank, the size and the mesh when it is called. A layout with another step, as a pipeline, has
-            ``step(module, optimizer, batch)`` as its third.
+            for the rank, the size and the mesh when it is called. A layout with a step of its own, as a pipeline,
+            is a triple that ends with ``step(module, optimizer, batch)``.
         batch: from the number of a step to the whole batch; the numbers go on from layout to layout.
         loss: from a model and a batch to one number, as `parity` has it.
         save: ``save(module, optimizer, path)`` writes what the training needs to go on; each rank calls it, and
@@ -105,6 +105,11 @@ Event = tuple[int, str, int]
 def _report(
     setup: Setup, ranks: Ranks, layouts: list[Layout], save: Callable[..., Any], load: Callable[..., Any]
 ) -> Resharded:
+    wrong = [each for each in layouts if not isinstance(each, tuple) or len(each) not in (2, 3)]
+    if wrong:
+        raise Unusable(
+            f"layouts= has {wrong[0]!r}: pass pairs of a number of ranks and a function, or triples with a step."
+        )
     sizes = tuple(layout[0] for layout in layouts)
     if len(layouts) < 2 or not all(0 < size <= ranks.size for size in sizes):
         raise Unusable(

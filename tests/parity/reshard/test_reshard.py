@@ -83,6 +83,13 @@ def test_code_that_fails_in_a_layout_is_named_with_its_rank(process_group: Any) 
 
 
 @pytest.mark.world(2)
+@pytest.mark.parametrize("layout", [(2, ways.sharded, None, None), 2], ids=["four", "number"])
+def test_what_is_no_layout_is_named(process_group: Any, layout: Any) -> None:
+    with pytest.raises(Unusable, match=r"^layouts= has .*: pass pairs of a number of ranks and a function, or "):
+        reshard(**arguments(ways.Checkpoint(), layouts=[(2, ways.sharded), layout]))
+
+
+@pytest.mark.world(2)
 def test_a_plain_model_that_does_not_train_is_named(process_group: Any) -> None:
     def loss(model: Any, batch: Any) -> Any:
         kept = ways.loss(model, batch).sigmoid()
