@@ -77,9 +77,7 @@ class ParityPlacementPart(ResultPart, frozen=True, omit_defaults=True):
     """Where tensors of a kind were seen to be over the axes of a call."""
 
     kind: str  # parameter or output
-    seen: list[
-        str
-    ]  # over each axis, as DTensor's placements are written; empty if it has no word, or it was not seen
+    seen: list[str]  # over each axis, as DTensor writes it; empty if it has no word, or it was not seen
     tensors: list[str]
     left_out: int = 0
 

@@ -35,12 +35,7 @@ CALLS = 8
 _TEXT = 400
 
 
-def note(
-    ranks: Ranks,
-    report: Report,
-    passes: Iterable[tuple[torch.dtype, Sequence[Judged]]],
-    held: Held,
-) -> None:
+def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Sequence[Judged]]], held: Held) -> None:
     """Note what a call has found; every rank calls it, and the first one's notes have it."""
     noted = notes()
     if noted is None:

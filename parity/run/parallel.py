@@ -70,6 +70,7 @@ class Rank:
         self._clamped: float | None = None
         #: What the truth in place of outputs would show as claimed.
         self._claimed = Claimed(store) if exact and near is not None and not healed else None
+        self._claiming: Claimed | None = None
         self._is_updated = False
         self._parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
         setup = replace(setup, rename=self._parallel.rename)
@@ -120,10 +121,10 @@ class Rank:
         seed(SEED + number)
         self._activations.begin(number, self._seen, batch)
         made, optimizer, modules = self._parallel.made, self._parallel.optimizer, self._parallel.modules
-        claimed = self._claimed if number == 0 else None
+        self._claiming = self._claimed if number == 0 else None
         with (
             running_in(self._dtype if self._exact else torch.get_default_dtype(), self._exact),
-            contextlib.nullcontext() if claimed is None else claimed.watching(self._seen),
+            contextlib.nullcontext() if self._claiming is None else self._claiming.watching(self._seen),
             outputs(self._activations.named(modules), self._output, self._begins),
             inputs(modules, self._activations.called),
             clips(lambda clip: self._clip(number, clip)),
@@ -197,13 +198,13 @@ class Rank:
         if self._is_updated:
             return None
         found = self._activations.output(output, value, is_passed_on)
-        if self._claimed is not None:
-            self._claimed.leave(output, value)
+        if self._claiming is not None:
+            self._claiming.leave(output, value)
         return found
 
     def _begins(self, name: str) -> None:
-        if self._claimed is not None and not self._is_updated:
-            self._claimed.enter(name)
+        if self._claiming is not None and not self._is_updated:
+            self._claiming.enter(name)
 
     def _before_update(self, step: int) -> None:
         optimizer = self._parallel.optimizer
