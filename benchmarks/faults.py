@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks.measure import Row, pytest
+from benchmarks.measure import Row, pytest, under
 
 MOST = 10
 
 
 def rows() -> list[Row]:
-    cost = pytest("faults", 1).cost
-    return [
-        Row(
-            "4 ranks, a death at each of 20 collectives",
-            f"under {MOST} s",
-            f"{cost.seconds:.1f} s, of which the processors take {cost.processor:.1f} s",
-            cost.seconds < MOST,
-        )
-    ]
+    return [under("4 ranks, a death at each of 20 collectives", MOST, pytest("faults", 1).cost)]
 
 
 if __name__ == "__main__":

@@ -151,6 +151,12 @@ def faster(work: str, limit: float, ratio: Cost, figures: str) -> Row:
     return Row(work, target, f"{times:.1f} times faster ({figures})", times >= limit, ratio)
 
 
+def under(work: str, limit: float, cost: Cost) -> Row:
+    """Return the row for a time on the clock that has a target."""
+    measured = f"{cost.seconds:.1f} s, of which the processors take {cost.processor:.1f} s"
+    return Row(work, f"under {limit:g} s", measured, cost.seconds < limit)
+
+
 def table(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of a Markdown table, aligned as plain text."""
     marks = {True: "yes", False: "NO", None: ""}

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle, PrepareModuleOutput
 
 from tests.parity.parallel.subject import Batch
 from tests.parity.parallel.subjects.dtensors import TorchSequence, TorchTensor
-from tests.parity.parallel.subjects.megatron import Megatron, MegatronAnnotated, Row
+from tests.parity.parallel.subjects.megatron import Megatron, MegatronAnnotated, Row, annotate
 
 
 class AnnotatedRow(Row):
@@ -22,10 +22,7 @@ class AnnotatedRow(Row):
 
     def __init__(self, subject: Megatron, layer: nn.Linear) -> None:
         super().__init__(subject, layer)
-        mesh = init_device_mesh("cpu", (subject.size,), mesh_dim_names=("tp",))
-        for name, each in [*self.named_parameters()]:
-            part = DTensor.from_local(each.detach(), mesh, [self.placement(name)], run_check=False)
-            setattr(self, name, nn.Parameter(part))
+        annotate(self, subject.size, self.placement)
 
     def placement(self, name: str) -> Placement:
         return Shard(1) if name == "weight" else Replicate()

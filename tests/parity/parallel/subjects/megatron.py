@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -253,15 +253,20 @@ def own_rows(x: torch.Tensor, group: Any) -> torch.Tensor:
     return x.chunk(dist.get_world_size(group))[dist.get_rank(group)]
 
 
+def annotate(layer: nn.Module, size: int, placement: Callable[[str], Placement]) -> None:
+    """Make DTensors of a layer's parts, each with the placement that its name has."""
+    mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))
+    for name, each in [*layer.named_parameters()]:
+        part = DTensor.from_local(each.detach(), mesh, [placement(name)], run_check=False)
+        setattr(layer, name, nn.Parameter(part))
+
+
 class AnnotatedColumn(Column):
     """Its parts are DTensors, for what reads placements; it computes with what this rank has."""
 
     def __init__(self, subject: Megatron, layer: nn.Linear) -> None:
         super().__init__(subject, layer)
-        mesh = init_device_mesh("cpu", (subject.size,), mesh_dim_names=("tp",))
-        for name, each in [*self.named_parameters()]:
-            part = DTensor.from_local(each.detach(), mesh, [self.placement(name)], run_check=False)
-            setattr(self, name, nn.Parameter(part))
+        annotate(self, subject.size, self.placement)
 
     def placement(self, name: str) -> Placement:
         return Shard(0)
