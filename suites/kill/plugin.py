@@ -12,6 +12,7 @@ from everyrank.suites.collect.profile import DEFAULT
 from everyrank.suites.kill import sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
 from everyrank.suites.kill.drawn import TableOfDraws
+from everyrank.suites.kill.first_kill import FirstKill
 from everyrank.suites.kill.matrix import Matrix, requested, sampled
 from everyrank.suites.kill.tables import Table
 from everyrank.suites.options import PLAN
@@ -35,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--generate tries rogues without a ledger: leave out --ledger")
         config.stash[PLAN] = replace(config.stash[PLAN], shrink=False)
         config.pluginmanager.register(TableOfDraws(requested(), config.stash[PLAN]), "everyrank-worth")
+    elif sample.requested().parts > 1 and not requested_ledger():
+        config.pluginmanager.register(FirstKill(), "everyrank-first-kill")
     config.stash[_TABLES] = [tables.table(name, sample.requested()) for name in tables.requested()]
     for table in config.stash[_TABLES]:
         config.pluginmanager.register(table, f"everyrank-table-{table.contract}")

@@ -2,7 +2,7 @@
 
 A rogue must die by the laws that it names, and by no others. The first half always runs. Of the second, a run has
 one part of twelve, in turn by the commit, so that twelve commits in a row have all of it. ``--others=all`` has it at
-once.
+once, and tries all cases of a law on a rogue that one of them has killed (``first_kill.py``).
 """
 
 from __future__ import annotations

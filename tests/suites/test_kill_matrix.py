@@ -237,6 +237,20 @@ def test_beside_the_tests_its_cases_go_to_all_workers(project: Project) -> None:
     assert set(re.findall(r"^\[(gw\d)\].* PASSED", done.stdout, re.M)) == {"gw0", "gw1"}, done.stdout
 
 
+@pytest.mark.parametrize(("others", "first_alone"), [("1/12", True), ("all", False)])
+def test_in_a_sample_the_first_kill_is_enough(project: Project, others: str, first_alone: bool) -> None:
+    """Doing nothing fails every case: each law's first ends its part of the table, but in a whole matrix."""
+    done = project.python(
+        *["-m", "everyrank", "kill-matrix", "--contract", "rpc-optimizer", "--others", others],
+        *["-vv", "-n0", "-p", "no:cacheprovider", "-k", "nothing and parity.one-step and not accepts"],
+        folder=Path(__file__).parents[2],
+        environment=project.environment(),
+    )
+    ends = re.findall(r"test_kill\[\(nothing\)/\S+ (\w+)", done.stdout)
+    assert len(ends) > 1, done.stdout
+    assert ends == ["XFAIL", *["SKIPPED" if first_alone else "XFAIL"] * (len(ends) - 1)], done.stdout
+
+
 def test_a_project_offers_a_table_of_its_own_in_its_folder_alone(project: Project) -> None:
     project.write("pyproject.toml", '[tool.everyrank.kill_tables]\nown = "rogues_of_mine:Own"')
     project.write(
