@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from everyrank import current_world
-from everyrank.model.ledger import matches
+from everyrank.model.ledger import matching
 from everyrank.suites.arena.groups import error_of
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import contract
@@ -118,8 +118,7 @@ class Player:
         return frozenset().union(*left) | {
             feature
             for feature, pattern in cls.features.items()
-            if any(matches(pattern, short_id) for short_id in excused)
-            or not any(matches(pattern, short_id) for short_id in known)
+            if matching(pattern, excused) or not matching(pattern, known)
         }
 
     # --- what a contract says about its moves ----------------------------------------------------------

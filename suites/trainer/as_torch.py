@@ -42,8 +42,9 @@ def takes(alone: ModelAlone, mutation: Mutation) -> bool:
 
 def reloaded(alone: ModelAlone) -> ModelAlone | None:
     """Return the reference as it goes on if its optimizer saves and loads; None if that makes no difference."""
-    saved, found = alone.copy(), alone.copy()  # what is loaded stays that of the saved one, in part
-    if error_of(lambda: found.optimizer.load_state_dict(saved.optimizer.state_dict())) is not None:
+    found = alone.copy()
+    state = copy.deepcopy(found.optimizer.state_dict())  # what is loaded stays the given one's, in part
+    if error_of(lambda: found.optimizer.load_state_dict(state)) is not None:
         return None
     before, after = (each.optimizer.state_dict()["state"] for each in (alone, found))
     return None if _alike(before, after) else found

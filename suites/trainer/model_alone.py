@@ -40,7 +40,7 @@ class ModelAlone:
     def copy(self) -> ModelAlone:
         """Return a copy that goes on from here."""
         self.model.zero_grad()
-        memo: dict[int, Any] = {}
+        memo: dict[int, Any] = {id(self.made_of): self.made_of}  # nobody changes it
         copied = copy.deepcopy(self, memo)
         # torch copies an optimizer's groups and state alone, and a class of another package may have more, parameters
         # among it. What a scheduler has put in place of step() is bound to this optimizer.

@@ -213,7 +213,10 @@ class Sides:
 
     def compare(self) -> None:
         """Compare the full parameters with those of the reference."""
-        found = self.training.values
+        self.compare_values(self.training.values)
+
+    def compare_values(self, found: Values) -> None:
+        """Compare the full parameters, which are these, with those of the reference."""
         wanted = self.wanted(found)
         self.check(found, wanted, self.tolerances(wanted))
         self.exact_so_far &= all(torch.equal(found[name], wanted[name]) for name in self.coarse)
