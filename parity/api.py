@@ -138,7 +138,7 @@ def _report(setup: Setup, ranks: Ranks, by_size: bool) -> Report:
     search = Search(training)
     faults = list(search.faults(wide))
     own = [(dtype, training.own(dtype, wide)) for dtype in training.dtypes()]
-    named = findings(training, search, faults, own)
+    named = findings(training, search.patterns, faults, own)
     shown = wide.judged[-1]
     if named and not faults:
         # The user's dtype alone deviates: its pass is shown.

@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-import torch
 from everyrank.parity.judge.besides import clipped, lacking, of_own_rows, of_the_optimizer, own_mean
 from everyrank.parity.judge.claims import of_gradient
-from everyrank.parity.judge.evidence import Witnesses
 from everyrank.parity.judge.initial import initial
 from everyrank.parity.judge.outputs import wrong_outputs
-from everyrank.parity.judge.steps import Deviation, Fault, in_order
+from everyrank.parity.judge.patterns import Patterns
+from everyrank.parity.judge.steps import Fault, in_order
 from everyrank.parity.judge.training import Healed, Pass, Training
-from everyrank.parity.run.pieces import microbatch_gradients
 from everyrank.parity.run.plain import BACKWARD, FORWARD
 from everyrank.parity.values.gathers import cut_gradients, dropped_results
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
-from torch.utils._pytree import tree_leaves
 
 #: How many faults are looked for: each takes another pass.
 _FAULTS = 3
@@ -33,7 +30,7 @@ class Search:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._microbatches: dict[tuple[torch.dtype, int], list[dict[str, torch.Tensor]]] = {}
+        self.patterns = Patterns(training)
 
     def faults(self, wide: Pass) -> Iterator[Fault]:
         """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
@@ -95,7 +92,7 @@ class Search:
             other = wide.judged[-1].deviations[0] if wide.deviates else None
             if other is None or (other.kind, other.step, other.ranks) != (first.kind, first.step, first.ranks):
                 break
-            pattern = self.pattern(wide, other)
+            pattern = self.patterns.explain(wide, other)
             if pattern != fault.pattern:
                 break
             healed.add((BACKWARD, other.name))
@@ -153,7 +150,7 @@ class Search:
     def _first(self, wide: Pass) -> Fault:
         """Return the first deviation, with the others of its kind to which the same has happened."""
         first, *others = wide.judged[-1].deviations
-        pattern = self.pattern(wide, first)
+        pattern = self.patterns.explain(wide, first)
         if (
             first.kind in ("forward", "loss")
             and (own := of_own_rows(self._training, wide, first, pattern)) is not None
@@ -166,7 +163,7 @@ class Search:
         if first.kind == "activation-gradient" and pattern is None:
             pattern = lacking(self._training, wide, first)
         alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
-        same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
+        same = [each.name for each in alike[:_ALIKE] if self.patterns.explain(wide, each) == pattern]
         if first.kind == "gradient":
             claims = wide.trace.seen.gradient_claims.get(first.name)
             pattern = self._training.ranks.decide(claims, partial(of_gradient, pattern=pattern)) or pattern
@@ -211,49 +208,5 @@ class Search:
         for each in before[:_FAULTS]:
             again = self._training.wide(healed | {(FORWARD, each.name)})
             if first.key not in {left.key for left in again.judged[-1].deviations}:
-                return Fault(each, self.pattern(wide, each))
+                return Fault(each, self.patterns.explain(wide, each))
         return None
-
-    def _pieces(self, dtype: torch.dtype, count: int) -> list[dict[str, torch.Tensor]]:
-        if (dtype, count) not in self._microbatches:
-            self._microbatches[dtype, count] = microbatch_gradients(self._training.setup, dtype, count)
-        return self._microbatches[dtype, count]
-
-    def pattern(self, wide: Pass, deviation: Deviation) -> Fit | None:
-        """Return what has happened to a tensor that deviates in a pass."""
-        training = self._training
-
-        def pieces(name: str) -> list[list[torch.Tensor]]:
-            if deviation.kind != "gradient" or deviation.step:
-                return []
-            counts = sorted({1, training.found.cut.pieces, training.ranks.size})
-            ways = [self._pieces(wide.trace.dtype, count) for count in counts]
-            return [[piece[name] for piece in way if name in piece] for way in ways]
-
-        witnesses = Witnesses(
-            training.ranks,
-            wide.trace,
-            training.found.groups,
-            pieces,
-            training.setup.microbatches,
-            wide.judged[-1].rates,
-            wide.judged[-1].convention,
-            _tokens(training, deviation),
-        )
-        return witnesses.pattern(deviation)
-
-
-def _tokens(training: Training, deviation: Deviation) -> list[list[float]]:
-    """Return how many tokens count on each rank that has a part of the batch's rows, for each of its tensors.
-
-    What counts has no negative number, as a label that is ignored, or is no zero of a mask.
-    """
-    size, found = training.ranks.size, []
-    if deviation.kind != "gradient":
-        return []
-    for leaf in tree_leaves(training.setup.whole_batch(deviation.step, training.truth.dtype)):
-        if not isinstance(leaf, torch.Tensor) or leaf.ndim < 1 or len(leaf) % size:
-            continue
-        ways = [leaf >= 0, leaf != 0] if not leaf.is_complex() else []
-        found += [[float(part.sum()) for part in counts.chunk(size)] for counts in ways]
-    return [numbers for numbers in found if len({*numbers}) > 1]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from everyrank.parity.judge.conventions import convention, is_factor, other_factors, stand_ins, without
 from everyrank.parity.judge.numbers import of_numbers
-from everyrank.parity.run.activations import LIMIT, Seat, Seen
+from everyrank.parity.run.activations import LIMIT, Seen
 from everyrank.parity.run.plain import (
     BACKWARD,
     BUFFER,
@@ -27,7 +27,7 @@ from everyrank.parity.run.plain import (
 )
 from everyrank.parity.run.store import Store
 from everyrank.parity.values.parts import Part, locate
-from everyrank.parity.values.watch import Output
+from everyrank.parity.values.watch import Output, Seat
 from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.patterns.texts import ranks_text
 

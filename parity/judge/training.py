@@ -11,8 +11,9 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.judge.conventions import is_factor
 from everyrank.parity.judge.steps import Deviation, Judged, Limit, judge
-from everyrank.parity.run.activations import LIMIT, Convention, Parts, Seen
+from everyrank.parity.run.activations import LIMIT, Parts, Seen
 from everyrank.parity.run.assembled import looks_at_elements
+from everyrank.parity.run.factors import Convention
 from everyrank.parity.run.parallel import Rank, Trace
 from everyrank.parity.run.plain import BACKWARD, FORWARD, START, Key
 from everyrank.parity.run.truth import Truth, noise, truth

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from everyrank.parity.judge.claims import unseen_claims
-from everyrank.parity.judge.search import Search
+from everyrank.parity.judge.patterns import Patterns
 from everyrank.parity.judge.steps import Deviation, Fault, Judged, in_order
 from everyrank.parity.judge.training import Pass, Training
 from everyrank.parity.report.report import Finding, Line, Report
@@ -23,7 +23,7 @@ _NAMED = 4
 
 
 def findings(
-    training: Training, search: Search, faults: list[Fault], own: list[tuple[torch.dtype, Pass]]
+    training: Training, patterns: Patterns, faults: list[Fault], own: list[tuple[torch.dtype, Pass]]
 ) -> list[Finding]:
     """Return the faults, each with the dtypes in which it shows."""
     found, truth = [], training.truth
@@ -47,7 +47,7 @@ def findings(
     for dtype, each in own:
         if each.deviates:
             first = each.judged[-1].deviations[0]
-            pattern = search.pattern(each, first)
+            pattern = patterns.explain(each, first)
             if pattern is None or not pattern.id:
                 kept = pattern.text if pattern is not None and first.key[0] == STATE else "differs"
                 words = f"{kept} in {short(dtype)}, and not in {short(truth.dtype)}"

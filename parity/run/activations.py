@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from everyrank.parity.run.factors import Convention, Factors
 from everyrank.parity.run.guesses import guessed, of_another_batch, pieces_of_weights
 from everyrank.parity.run.plain import BACKWARD, FORWARD, Key, scale
 from everyrank.parity.run.store import Store
@@ -22,8 +22,8 @@ from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
 from everyrank.parity.values.parts import Part, largest, locate, whole
 from everyrank.parity.values.tree import local
-from everyrank.parity.values.watch import Output, watchable
-from everyrank.suites.compare.patterns.likeness import distance, multiple
+from everyrank.parity.values.watch import Output, Seat, watchable
+from everyrank.suites.compare.patterns.likeness import distance
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
@@ -31,9 +31,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 #: How far correct versions may be off in fp64: they stay below 2e-11, and the smallest of 46 faults began at 8e-5.
 LIMIT = 1e-8
-
-#: An output or its gradient: the kind, and the output of this rank.
-Seat = tuple[str, Output]
 
 #: Which part of the plain model's output each output of a rank is: by step, kind and output.
 Parts = dict[tuple[int, str, Output], Part]
@@ -97,18 +94,6 @@ class Seen:
         self.errors[key] = max(self.errors.get(key, 0.0), error)
 
 
-@dataclass(frozen=True)
-class Convention:
-    """The factor of gradients of outputs: a sum of means, or a mean of sums."""
-
-    factor: float | None = None
-    """What most outputs had in the passes before."""
-    counts: frozenset[int] = frozenset()
-    """What it may count: ranks, those of a group, microbatches."""
-    apart: frozenset[tuple[int, Seat]] = frozenset()
-    """The steps and outputs of this rank that have another one."""
-
-
 class Activations:
     """The outputs of one pass on this rank: found in the plain model's by value, or where an earlier pass has."""
 
@@ -127,8 +112,7 @@ class Activations:
         self._parts, self._healed = parts, healed
         self._pieces = cache(partial(pieces_of_weights, holdings, store))
         self._hints: dict[int, list[Part]] = {}
-        #: The factor between the ranks' gradients of outputs and the plain model's, where it was last seen.
-        self._factor, self._convention = convention.factor, convention
+        self._factors = Factors(convention)
         self._first_calls = Counter((name, number) for name, _, number in store.notes[FORWARD])
         self.begin(0, Seen(), None)
 
@@ -232,23 +216,11 @@ class Activations:
         mine = local(value.detach())
         if piece is None or piece.shape != mine.shape:
             return None
-        piece = piece.to(mine) * (self._factor_of(mine, piece) if kind == BACKWARD else 1.0)
+        piece = piece.to(mine) * (self._factors.likely(mine, piece) if kind == BACKWARD else 1.0)
         piece = torch.view_as_complex(piece.contiguous()) if value.is_complex() else piece
         if isinstance(value, DTensor):
             return DTensor.from_local(piece, value.device_mesh, value.placements, run_check=False)
         return piece
-
-    def _factor_of(self, mine: torch.Tensor, piece: torch.Tensor) -> float:
-        """Return the factor of gradients of outputs; if none was seen, the one that gives a wrong one its size."""
-        known = self._factor if self._convention.factor is None else self._convention.factor
-        if known is not None:
-            return known
-        sizes = [float(torch.linalg.vector_norm(each.double())) for each in (mine, piece)]
-        if not all(sizes):
-            return 1.0
-        counts = self._convention.counts
-        factors = {1.0, *map(float, counts), *(1 / count for count in counts)}
-        return min(factors, key=lambda factor: abs(math.log(sizes[0] / sizes[1] / factor)))
 
     def _compare(self, seat: Seat, truth: Output, mine: torch.Tensor) -> None:
         """Find the part of the truth that a value is, and how far it is from it."""
@@ -263,10 +235,8 @@ class Activations:
         piece = known.select(expected) if known is not None else None
         if known is None or piece is None or piece.shape != mine.shape:
             return
-        factor = multiple(mine, piece) if seat[0] == BACKWARD else 1.0
-        if (self._step, seat) in self._convention.apart:
-            factor = self._convention.factor or 1.0
-        error = distance(mine.double() / (factor or 1.0), piece) / scale(self._store, key)
+        factor = self._factors.allowed(self._step, seat, mine, piece)
+        error = distance(mine.double() / factor, piece) / scale(self._store, key)
         self._seen.parts[seat] = known
         self._seen.note(key, error)
         allowed = self._limit(key)
@@ -295,22 +265,13 @@ class Activations:
     def _with_factor(
         self, seat: Seat, part: Part, mine: torch.Tensor, expected: torch.Tensor, near: float
     ) -> tuple[Part, float] | None:
-        """Return this part if the gradient is the plain model's there, but for a factor.
-
-        A uniform factor on gradients of outputs alone is a convention: a sum of means, or a mean of sums.
-        """
+        """Return this part if the gradient is the plain model's there, but for a factor."""
         piece = part.select(expected)
-        if piece is None or piece.shape != mine.shape:
+        if piece is None or piece.shape != mine.shape or (fit := self._factors.fit(mine, piece, near)) is None:
             return None
-        for factor in (lambda: 1.0, lambda: self._factor or 1.0, lambda: multiple(mine, piece)):
-            number = factor()
-            off = distance(mine if number == 1 else mine.double() / number, piece) if number else math.inf
-            if off <= near:
-                self._factor = number if number != 1 else self._factor
-                if largest(piece) > 1e6 * near:  # of what is all but zero, every factor is right
-                    self._seen.factors[seat] = number
-                return part, off
-        return None
+        if largest(piece) > 1e6 * near:  # of what is all but zero, every factor is right
+            self._seen.factors[seat] = fit[0]
+        return part, fit[1]
 
 
 def _neighbours(

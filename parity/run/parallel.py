@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.run.activations import Activations, Convention, Parts, Seen
+from everyrank.parity.run.activations import Activations, Parts, Seen
 from everyrank.parity.run.assembled import Assembled
 from everyrank.parity.run.claimed import Claimed, OutputClaim
 from everyrank.parity.run.clip import own_norm
+from everyrank.parity.run.factors import Convention
 from everyrank.parity.run.plain import LOSS, NORM, START, Key, rates
 from everyrank.parity.run.shadow import Shadow
 from everyrank.parity.run.store import Store
@@ -158,7 +159,7 @@ class Rank:
 
     def _agrees(self, key: str, values: torch.Tensor) -> bool:
         if self._of_parts and self._witness is not None and self._witness.agrees(key, values):
-            self._seen.of_parts |= self._tensors.names(key)
+            self._seen.of_parts |= self._tensors.distances.names(key)
         if self._assembled is not None:
             return self._assembled.agrees(key, values)
         return self._shadow is not None and self._shadow.agrees(key, values)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from everyrank.parity.run.activations import GradientClaim, Seen
 from everyrank.parity.run.clip import clip_by_hand
+from everyrank.parity.run.distances import Distances
 from everyrank.parity.run.plain import BUFFER, GRADIENT, PARAMETER, START, STATE, Key, clip_factor, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.optimizers import Optimizers
 from everyrank.parity.values.claims import claim_of
-from everyrank.parity.values.dye import Holdings, Share
+from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import buffers, known_name, parameters
 from everyrank.parity.values.tree import gradient_of, local
@@ -40,15 +41,13 @@ class Tensors:
     ) -> None:
         #: Parameters whose gradients the optimizer reduces in its step, where nobody sees them: of all passes.
         self._unseen = unseen
-        self._setup, self._store, self._modules, self._limit = setup, store, modules, limit
+        self._setup, self._store, self._modules = setup, store, modules
+        self.distances = Distances(setup, store, holdings, limit)
         self._healed, self._exact = healed, exact
         #: To which norm torch's function clips, if the user calls it.
         self.clipped: float | None = None
         #: What a clip by hand adds to the norm, where it was first seen.
         self.epsilon: float | None = None
-        self._by_key: dict[str, list[Share]] = {}
-        for share in holdings.shares:
-            self._by_key.setdefault(share.key, []).append(share)
         self.begin(Seen())
 
     def begin(self, seen: Seen) -> None:
@@ -69,14 +68,20 @@ class Tensors:
         self.read = True
         values_by_key: dict[str, torch.Tensor] = {}
         for key, parameter in parameters(self._modules):
-            if key in self._by_key:
+            if key in self.distances.shares:
                 self._note_claim(step, key, parameter)
                 absent = parameter.grad is None
                 values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
         factor = scale
         if self._setup.clip is not None and self.clipped is None and self._setup.ends_by_hand:
             by_hand = clip_by_hand(
-                self._setup.clip, self._setup.epsilon, self._store, step, self._by_key, values_by_key, self._exact
+                self._setup.clip,
+                self._setup.epsilon,
+                self._store,
+                step,
+                self.distances.shares,
+                values_by_key,
+                self._exact,
             )
             factor, self._seen.norm = by_hand.factor, by_hand.norm
             self.epsilon = by_hand.epsilon if self.epsilon is None else self.epsilon
@@ -98,8 +103,8 @@ class Tensors:
             return
         values, is_whole = local(gradient.detach()), False
         if values.shape == local(parameter.detach()).shape and values.any():
-            is_whole = not any(self._is_wrong(*pair) for pair in self._errors(GRADIENT, step, key, values))
-        self._seen.gradient_claims |= dict.fromkeys(self.names(key), GradientClaim(claim, is_whole))
+            is_whole = self.distances.is_right(GRADIENT, step, key, values)
+        self._seen.gradient_claims |= dict.fromkeys(self.distances.names(key), GradientClaim(claim, is_whole))
 
     @property
     def wrong(self) -> set[str]:
@@ -117,7 +122,7 @@ class Tensors:
             if key not in wrong or parameter.grad is None:
                 continue
             values = gradient_of(parameter)
-            if not any(self._is_wrong(*pair) for pair in self._errors(GRADIENT, step, key, values)):
+            if self.distances.is_right(GRADIENT, step, key, values):
                 found[key] = values
                 self._forget(step, key)
                 self._compare(GRADIENT, step, key, values)
@@ -131,37 +136,22 @@ class Tensors:
         wrong = self.wrong
         updated = {key: local(each.detach()) for key, each in parameters(self._modules) if key in wrong}
         right = {
-            key: values
-            for key, values in updated.items()
-            if not any(self._is_wrong(*pair) for pair in self._errors(PARAMETER, step, key, values))
+            key: values for key, values in updated.items() if self.distances.is_right(PARAMETER, step, key, values)
         }
         others = {key for key, values in updated.items() if differs(key, values)}
         self._unseen |= others & {*right}
-        self._seen.of_others = {share.name for key in others - {*right} for share in self._by_key[key]}
+        self._seen.of_others = {share.name for key in others - {*right} for share in self.distances.shares[key]}
         for key in right:
             # In the first step Adam takes signs alone, and in a narrow dtype the size of a gradient is not seen.
             if key in self._unseen or (self._unseen and not (self._exact and step == 0)):
                 self._forget(step, key)
 
-    def _errors(
-        self, kind: str, step: int, key: str, values: torch.Tensor, *more: str
-    ) -> Iterator[tuple[Key, float]]:
-        """Yield how far each part of the plain model that a tensor holds is from the truth."""
-        for share in self._by_key[key]:
-            known = (kind, step, share.name, *more)
-            if not self._setup.skips(share.name) and (truth := self._store.get(known)) is not None:
-                yield known, distance(share.read(values), share.expected(truth)) / scale(self._store, known)
-
     def _forget(self, step: int, key: str) -> None:
         """Forget what was seen of a gradient."""
-        for share in self._by_key[key]:
+        for share in self.distances.shares[key]:
             known = (GRADIENT, step, share.name)
             self._seen.errors.pop(known, None)
             self._seen.kept.pop((*known, key), None)
-
-    def names(self, key: str) -> set[str]:
-        """Return the plain model's parameters of which a tensor of this rank has parts."""
-        return {share.name for share in self._by_key[key]}
 
     def clipped_late(self, step: int) -> None:
         """Compare gradients again that were clipped by hand, by the norm that the user's step has returned."""
@@ -180,7 +170,7 @@ class Tensors:
         ``agrees`` says whether the plain optimizer makes the same of the rank's gradients: then these decide.
         """
         for key, parameter in parameters(self._modules):
-            if key in self._by_key:
+            if key in self.distances.shares:
                 values = local(parameter.detach())
                 self._compare(PARAMETER, step, key, values, agrees if step != START else None)
         for name, buffer in buffers(self._modules):
@@ -190,16 +180,16 @@ class Tensors:
             if truth is not None and truth.shape == mine.shape:
                 error = distance(mine, truth) / scale(self._store, known)
                 self._seen.note(known, error)
-                if self._is_wrong(known, error):
+                if self.distances.is_wrong(known, error):
                     self._seen.kept[known] = mine.clone()
 
     def states(self, step: int, optimizer: Optimizers) -> None:
         """Compare what the optimizer keeps of parameters, which may be what no step of it uses, as an average."""
         for key, parameter in parameters(self._modules):
-            if key not in self._by_key or key in self._excused:
+            if key not in self.distances.shares or key in self._excused:
                 continue
             for kind, values in optimizer.state_of(parameter):
-                for known, error in self._errors(STATE, step, key, values, kind):
+                for known, error in self.distances.errors(STATE, step, key, values, kind):
                     if (STATE, known[2]) not in self._healed:
                         self._seen.note(known, error)
 
@@ -208,33 +198,26 @@ class Tensors:
 
         What an optimizer makes of wrong ones is wrong, too: else they would pass for those that others reduce.
         """
-        known = [(GRADIENT, step, share.name) for share in self._by_key[key]]
-        return not any(self._is_wrong(each, self._seen.errors.get(each, 0.0)) for each in known)
+        known = [(GRADIENT, step, share.name) for share in self.distances.shares[key]]
+        return not any(self.distances.is_wrong(each, self._seen.errors.get(each, 0.0)) for each in known)
 
     def _compare(self, kind: str, step: int, key: str, values: torch.Tensor, agrees: Agrees | None = None) -> None:
         """Compare the parts of the plain model that a tensor of this rank holds."""
-        for share in self._by_key[key]:
-            known = (kind, step, share.name)
-            truth = None if self._setup.skips(share.name) else self._store.get(known)
-            if truth is None:
-                continue
-            expected = share.expected(truth)
+        for share, known, expected in self.distances.parts(kind, step, key):
             if (kind, share.name) in self._healed:
                 share.write(values, expected)
             mine = share.read(values)
             error = distance(mine, expected) / scale(self._store, known)
-            is_left = agrees is not None and self._is_wrong(known, error) and self._has_right_gradients(step, key)
+            is_left = (
+                agrees is not None and self.distances.is_wrong(known, error) and self._has_right_gradients(step, key)
+            )
             if is_left and agrees and (agrees(key, values) or _is_of_rounding(self._store, step, share.name)):
                 error = 0.0
                 self._excused.add(key)
             self._seen.note(known, error)
-            if self._is_wrong(known, error):
+            if self.distances.is_wrong(known, error):
                 position = (*known, key)
                 self._seen.kept[position] = share.looked_at(mine)
-
-    def _is_wrong(self, key: Key, error: float) -> bool:
-        allowed = self._limit(key)
-        return allowed is not None and not error <= allowed
 
 
 def _is_of_rounding(store: Store, step: int, name: str) -> bool:

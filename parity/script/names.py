@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -73,6 +74,15 @@ class Roots:
     def parameters(self) -> dict[str, torch.Tensor]:
         """Return parameters by name; those of the first module have the names that it gives them."""
         return dict(self._named("parameters"))
+
+    def named(self, parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
+        """Return these parameters by name; those of no module here by their number."""
+        names = {id(tensor): name for name, tensor in self.parameters().items()}
+        return {
+            names.get(id(each), f"parameter {number}"): each
+            for number, each in enumerate(parameters)
+            if isinstance(each, torch.Tensor)
+        }
 
     def buffers(self) -> dict[str, torch.Tensor]:
         return dict(self._named("buffers"))

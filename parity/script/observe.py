@@ -168,8 +168,8 @@ class _Observer(Recorder):
         def watched(parameters: Any, most: Any, norm: torch.Tensor, *given: Any, **named: Any) -> None:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             if not self._is_over:
-                self._keep_gradients("gradient at the clip", self._named(parameters))
-                self._keep("norm", {"": norm})
+                self._moments.keep_gradients("gradient at the clip", self._roots.named(parameters))
+                self._moments.keep("norm", {"": norm})
             clip(parameters, most, norm, *given, **named)
 
         clip_grad._clip_grads_with_norm_ = watched  # type: ignore[assignment]

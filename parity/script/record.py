@@ -11,18 +11,16 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from everyrank.leaks.libraries import redirect_multiprocessing
 from everyrank.parity.script import asked, double, replaced, rows, written
-from everyrank.parity.script.kept import Kept, Moment, Part, part_of
+from everyrank.parity.script.kept import Kept, Part, part_of
+from everyrank.parity.script.moments import Moments
 from everyrank.parity.script.names import Roots, dtype_of_shards, kinds, unwrapped
 from everyrank.parity.script.remarks import Remarks
-from everyrank.parity.values.exact import is_narrow
-from everyrank.parity.values.lines import line_of_caller
-from everyrank.suites.compare.patterns.texts import short
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
@@ -54,7 +52,7 @@ def _random_state() -> Tensor:
 
 
 class Recorder:
-    """Keeps the moments of this process's training."""
+    """Sees what this process's training does, and when: what is kept of it are moments."""
 
     def __init__(self, kept: Kept, steps: int, moved: bool) -> None:
         self._kept, self._most, self._moved = kept, steps, moved
@@ -68,7 +66,7 @@ class Recorder:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._counts: Counter[int] = Counter()
         self._rows: list[list[str]] = []
-        self._moments: list[Moment] = []
+        self._moments = Moments(self.remarks)
         self._after: dict[str, Part] = {}
 
     # --- what is watched --------------------------------------------------------------------------
@@ -108,8 +106,8 @@ class Recorder:
                 module, given, sys._getframe(1).f_locals.get("kwargs", {})
             )  # a global hook is not given them
         is_first = bool(self._roots.modules) and module is self._roots.modules[0]
-        if is_first and not any(moment.kind == "buffer" for moment in self._moments):
-            self._keep("buffer", self._roots.buffers())  # DDP has made them alike
+        if is_first and not self._moments.have("buffer"):
+            self._moments.keep("buffer", self._roots.buffers())  # DDP has made them alike
 
     def _enter_root(self, module: nn.Module, given: Any, named: Any) -> None:
         if self._roots.add(module):
@@ -134,8 +132,7 @@ class Recorder:
         facts.origins.append("" if "<locals>" in kind.__qualname__ else kind.__module__)
         facts.wrappers.append(wrapper)
         facts.batch_norms = self._roots.batch_norms()
-        kept = {name for moment in self._moments if moment.kind == "weight" for name in moment.parts}
-        self._keep("weight", {name: each for name, each in self._roots.parameters().items() if name not in kept})
+        self._moments.keep_new("weight", self._roots.parameters())
         if self._moved:
             rows.move(unwrapped(module).parameters(), facts.eps)
         self.remarks.write()
@@ -158,7 +155,7 @@ class Recorder:
             if self._facts.backwards == 1:
                 self.remarks.write()
             loss = {"": roots[0]} if len(roots) == 1 and roots[0].numel() == 1 else {}
-            self._keep("loss", loss)
+            self._moments.keep("loss", loss)
         inside, self._in_backward = self._in_backward, True
         try:
             return backward(*given, **named)
@@ -171,36 +168,11 @@ class Recorder:
 
     def _clip(self, clip: Callable[..., Any], parameters: Any, *given: Any, **named: Any) -> Any:
         parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        wanted = self._named(parameters)
-        self._keep_gradients("gradient at the clip", wanted)
+        wanted = self._roots.named(parameters)
+        self._moments.keep_gradients("gradient at the clip", wanted)
         norm = clip(parameters, *given, **named)
-        self._keep("norm", {"": norm})
+        self._moments.keep("norm", {"": norm})
         return norm
-
-    def _named(self, parameters: Iterable[Any]) -> dict[str, Tensor]:
-        names = {id(tensor): name for name, tensor in self._roots.parameters().items()}
-        return {
-            names.get(id(each), f"parameter {number}"): each
-            for number, each in enumerate(parameters)
-            if isinstance(each, Tensor)
-        }
-
-    def _keep(self, kind: str, tensors: Mapping[str, Tensor], absent: Iterable[str] = ()) -> None:
-        moment = Moment(kind, line_of_caller(), absent=list(absent))
-        for name, tensor in tensors.items():
-            with torch.no_grad():
-                part = part_of(tensor)
-            if part is None:
-                self.remarks.note(f"not compared: {kind} {name}, which cannot be read as it stands")
-            else:
-                moment.parts[name] = part
-                if self._facts.wide and is_narrow(part.values.dtype):
-                    self.remarks.narrow(f"{kind} `{name}` is {short(part.values.dtype)} ({moment.line})")
-        self._moments.append(moment)
-
-    def _keep_gradients(self, kind: str, wanted: Mapping[str, Tensor]) -> None:
-        found = {name: each.grad for name, each in wanted.items() if each.grad is not None}
-        self._keep(kind, found, [name for name, each in wanted.items() if each.grad is None and each.requires_grad])
 
     def _before_step(self, optimizer: torch.optim.Optimizer, given: Any, named: Any) -> None:
         self._in_step += 1
@@ -213,26 +185,25 @@ class Recorder:
         self._facts.moves = self._facts.moves or _are_moved(wanted, self._after)
         closure = (given[1] if len(given) > 1 else named.get("closure")) is not None  # the first is the optimizer
         if not closure:
-            self._keep_gradients("gradient", wanted)
+            self._moments.keep_gradients("gradient", wanted)
         rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
         rates = [rate.detach().double() if isinstance(rate, Tensor) else rate for rate in rates]
         if len(self._optimizers) == 1 and not self._facts.steps:
             self._facts.rate = float(rates[0])
-        self._keep("rate", {"": torch.tensor([float(rate) for rate in rates], dtype=torch.float64)})
-        self._keep("state", _state(optimizer, wanted))
+        self._moments.keep("rate", {"": torch.tensor([float(rate) for rate in rates], dtype=torch.float64)})
+        self._moments.keep("state", _state(optimizer, wanted))
 
     def _trained_by(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        return self._named(each for group in optimizer.param_groups for each in group["params"])
+        return self._roots.named(each for group in optimizer.param_groups for each in group["params"])
 
     def _after_step(self, optimizer: torch.optim.Optimizer, given: Any, named: Any) -> None:
         self._in_step -= 1
         if self._in_step:
             return
         wanted = self._trained_by(optimizer)
-        if not any(moment.kind == "gradient" for moment in self._moments):
-            self._keep_gradients("gradient", wanted)  # a closure has made them
-        self._keep("parameter", wanted)
-        self._after |= self._moments[-1].parts
+        if not self._moments.have("gradient"):
+            self._moments.keep_gradients("gradient", wanted)  # a closure has made them
+        self._after |= self._moments.keep("parameter", wanted).parts
         self._facts.steps += 1
         self._counts[id(optimizer)] += 1
         whole = min(self._counts.values())
@@ -243,9 +214,9 @@ class Recorder:
 
     def _end_round(self, whole: int) -> None:
         self._facts.rounds = whole
-        self._kept.write(whole, self._rows, self._moments)
+        self._kept.write(whole, self._rows, self._moments.take())
         self.remarks.write()
-        self._rows, self._moments = [], []
+        self._rows = []
 
     def _end(self) -> None:
         """End here: enough is kept. The command ends the processes of all ranks together."""

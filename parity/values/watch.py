@@ -20,6 +20,9 @@ from torch.nn.utils import clip_grad
 #: An output: the module's name, the number of the call, the number of the tensor in what it returned.
 Output = tuple[str, int, int]
 
+#: An output or its gradient: the kind, and the output of this rank.
+Seat = tuple[str, Output]
+
 #: What is called with an output, with its value, and whether the module has returned what it was given.
 Watcher = Callable[[Output, torch.Tensor, bool], torch.Tensor | None]
 

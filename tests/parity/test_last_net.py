@@ -14,9 +14,9 @@ from unittest.mock import patch
 import pytest
 import torch
 from everyrank.parity import Defect, Parted, errors
-from everyrank.parity.judge import evidence, search, steps, training
+from everyrank.parity.judge import evidence, patterns, steps, training
 from everyrank.parity.report import layout, record
-from everyrank.parity.run import activations, parallel, plain, shadow, store, tensors
+from everyrank.parity.run import activations, factors, parallel, plain, shadow, store, tensors
 from everyrank.parity.setup import known, split
 from everyrank.parity.values import dye
 from everyrank.suites.compare import comparison
@@ -41,7 +41,7 @@ PLANTED: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "the file": (store.Writer, "write", {}),
     "noise": (plain.Noise, "value", {}),
     "an output": (activations.Activations, "_compare", {}),
-    "a hook of the backward": (activations, "multiple", {}),
+    "a hook of the backward": (factors, "multiple", {}),
     "a gradient": (tensors, "gradient_of", {}),
     "a clip": (parallel.Rank, "_clip", {"clip": 0.01}),
     "an update": (shadow.Shadow, "step", {}),
@@ -73,8 +73,8 @@ def test_a_fault_of_the_search_asks_for_a_report(process_group: Any) -> None:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["last.bias"])
         return DistributedDataParallel(model)
 
-    for target, name in ((search.Search, "pattern"), (evidence, "of_all_ranks")):
-        with patch.object(target, name, fault_of_ours(search)), pytest.raises(Defect):
+    for target, name in ((patterns.Patterns, "explain"), (evidence, "of_all_ranks")):
+        with patch.object(target, name, fault_of_ours(patterns)), pytest.raises(Defect):
             compare(parallelize=parallelize)
 
 
