@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from everyrank.controller import ending
@@ -18,49 +17,26 @@ from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
 from everyrank.controller.kept import why_not_kept
 from everyrank.controller.live_world import LiveWorld
+from everyrank.controller.orders import Asked, Attempt
 from everyrank.controller.pool import Pool
 from everyrank.controller.watch import Watch
 from everyrank.controller.witnesses import Witnesses
-from everyrank.declare import run_gpus
 from everyrank.declare.job import Job
 from everyrank.declare.run_gpus import RunGpus
 from everyrank.declare.stash import TIMEOUT
 from everyrank.errors import MisuseError
 from everyrank.model.fault import Plan
-from everyrank.model.mutation import SEED, Observe
-from everyrank.model.ranks import rank_seed
+from everyrank.model.mutation import Observe
 from everyrank.options import Options
 from everyrank.resources import holders
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.resources.leases import Leases, cores
 from everyrank.verdict.fates import Fates
-from everyrank.verdict.repeat import lasting_id
 from everyrank.verdict.report import ReportContext
 from everyrank.verdict.rules import Verdict, judge
 from everyrank.wire.messages import Order
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What ``--mutate`` asks of one attempt, or a sweep of faults."""
-
-    watch: Observe | None = None
-    seconds: float | None = None
-    plan: Plan | None = None
-    source: str = "--mutate"  # of the deadline
-
-    @property
-    def may_fail(self) -> bool:
-        """Whether a failure is expected, and no reason to end a world whose ranks are as they were."""
-        return self.watch is not None and self.watch.mutant is not None
-
-    def limit(self, usual: TimeLimit) -> TimeLimit:
-        """Return the deadline, if the usual one is this."""
-        if self.seconds is None or (usual.seconds is not None and usual.seconds <= self.seconds):
-            return usual
-        return TimeLimit(self.seconds, self.source)
 
 
 class Attempts:
@@ -95,7 +71,7 @@ class Attempts:
     ) -> tuple[Verdict, Fates, ReportContext]:
         """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
         faults = Plan(counts=job.swept.point) if job.swept is not None else job.plan if job.declared.faults else None
-        asked = _Asked(watch, plan=faults)
+        asked = Asked(watch, plan=faults)
         verdict, fates, served = self._on_a_world(job, following, asked)
         alone = False
         unsure = served and verdict.outcome not in _GOOD and not (fates.launcher_lost or fates.interrupted)
@@ -108,16 +84,16 @@ class Attempts:
 
     def run_changed(self, job: Job, watch: Observe, seconds: float) -> tuple[Verdict, Fates]:
         """Run a test that was green once more, with one of its collectives changed. It is expected to fail."""
-        return self._on_a_world(job, job, _Asked(watch, seconds))[:2]
+        return self._on_a_world(job, job, Asked(watch, seconds))[:2]
 
     def run_point(
         self, job: Job, following: Job | None, plan: Plan, seconds: float, last: bool
     ) -> tuple[Verdict, Fates]:
         """Run a test that was green without a fault once more, with one; ``last``: that of its last point."""
-        asked = _Asked(None, seconds, plan, "of a sweep of faults")
+        asked = Asked(None, seconds, plan, "of a sweep of faults")
         return self._on_a_world(job, following if last else job, asked)[:2]
 
-    def _on_a_world(self, job: Job, following: Job | None, asked: _Asked) -> tuple[Verdict, Fates, tuple[str, ...]]:
+    def _on_a_world(self, job: Job, following: Job | None, asked: Asked) -> tuple[Verdict, Fates, tuple[str, ...]]:
         """Run a test on a warm world or a new one. Return its verdict, and the tests that its world ran before."""
         warm = None if job.fresh else self._pool.warm(job)
         served = tuple(warm.served) if warm else ()
@@ -133,16 +109,19 @@ class Attempts:
         return verdict, fates, served
 
     def _attempt(
-        self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool, asked: _Asked | None = None
+        self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool, asked: Asked | None = None
     ) -> tuple[Verdict, Fates]:
-        asked = asked or _Asked()
+        asked = asked or Asked()
         with self._gpus_for(job, ready) as lease, self._slots_for(job) as waited:
             world = ready or self._pool.start(job, lease)
             keep = keep and (world.gpus is None or self._pool.may_share(job, following))
             with _address_of_rank_0(world) as meet_at:
                 folder = f"test-{self._tests}"
                 self._tests += 1
-                orders = self._orders(job, following if keep else None, world, folder, meet_at, keep, asked)
+                # pytest does not tear down a test that is to follow itself: its wider fixtures end with each run.
+                shares = keep and following not in (None, job) and self._pool.may_share(job, following)
+                attempt = Attempt(self._tests, job, following if shares else None, keep, asked)
+                orders = attempt.orders(world, folder, meet_at, self._options.pdb_rank)
                 talk = self._converse(
                     world, asked.limit(self._limit(job)), orders if world.launcher.same_host else []
                 )
@@ -218,55 +197,6 @@ class Attempts:
         if TIMEOUT in job.item.stash:  # pytest-timeout sets it when the test's turn has come
             return TimeLimit(job.item.stash[TIMEOUT], "pytest-timeout")
         return TimeLimit(self._options.timeout, "everyrank_timeout")
-
-    def _orders(
-        self,
-        job: Job,
-        following: Job | None,
-        world: LiveWorld,
-        folder: str,
-        meet_at: tuple[str, int],
-        keep: bool,
-        asked: _Asked,
-    ) -> list[Order]:
-        """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
-        # pytest does not tear down a test that is to follow itself, so its wider fixtures end with each of its runs.
-        shares = following not in (None, job) and self._pool.may_share(job, following)
-        watch = asked.watch
-        one_seed = watch is not None and watch.mutant is not None and watch.mutant.way == SEED
-        gpus, named, locations = world.gpus, lasting_id(job.item), world.locations()
-        shared = world.launcher.hosts.share_folder(world.seats)
-        return [
-            Order(
-                number=self._tests,
-                nodeid=job.nodeid,
-                occurrence=job.occurrence,
-                index=job.index,
-                next_nodeid=following.nodeid if following is not None and shares else None,
-                next_index=following.index if following is not None and shares else -1,
-                rank=rank,
-                size=job.size,
-                backend=job.backend,
-                device=run_gpus.device(job, gpus, rank),
-                visible=run_gpus.visible(gpus, rank, world.launcher.forks),
-                seed=rank_seed(named, job.seed, 0 if one_seed else rank),
-                folder=os.path.join(world.launcher.hosts.folder_of(world.seats[rank]), folder),
-                shared=shared,
-                address=meet_at[0],
-                port=meet_at[1],
-                keep=keep,
-                group=job.wants_group,
-                leaks=job.leaks,
-                debug_rank=self._options.pdb_rank,
-                local_rank=locations[rank].rank,
-                local_size=locations[rank].size,
-                host=locations[rank].host,
-                hosts=locations[rank].hosts,
-                watch=watch,
-                plan=asked.plan,
-            )
-            for rank in range(job.size)
-        ]
 
     def _more_worlds_follow(self, job: Job) -> bool:
         """Return whether a later test needs another world than this one."""

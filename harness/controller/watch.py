@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-from everyrank.controller.census import LONG_REST
 from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import START
-from everyrank.controller.deadlock import Deadlock, deadlock
+from everyrank.controller.deadlock import Deadlock
 from everyrank.controller.interrupts import Interrupts
-from everyrank.controller.survivors import in_the_world
+from everyrank.controller.standstill import Standstill
 from everyrank.controller.witnesses import ANSWER
 from everyrank.launch import children
 from everyrank.patience import Patience
 from everyrank.rollcall import rollcall
-from everyrank.rollcall.blame import Evidence, blame
-from everyrank.rollcall.rollcall import Stance
-from everyrank.stack.frames import Frame
 from everyrank.verdict.fates import Fate, Fates
 from everyrank.verdict.mismatch import is_mismatch
-from everyrank.wire.messages import Order, WitnessStatement
+from everyrank.wire.messages import Order
 
 #: What a roll call may take of the 2 s after a deadline, or after Ctrl-C.
 NATIVE = 1.0
@@ -48,7 +44,7 @@ class Watch:
         self.orders = orders
         self.interrupts = interrupts
         self.while_asleep = while_asleep
-        self.report = report
+        self._standstill = Standstill(talk, report)
 
     def run(self) -> Fates:
         """Give the orders and wait until every rank has filed its record, ended, or been cut off."""
@@ -87,7 +83,7 @@ class Watch:
                 self._miss_deadline()
             elif cut := self.talk.cut_off.due(open_ranks, now):
                 self._cut(cut)
-            elif open_ranks and (proof := self._deadlock(now)):
+            elif open_ranks and (proof := self._standstill.proof(now)):
                 self._end_deadlock(proof)
 
     def _read_progress(self) -> None:
@@ -175,36 +171,6 @@ class Watch:
             begun = reversed(statement.collectives if statement is not None else [])
             fate.called = next((collective for collective in begun if collective.tensors), None)
 
-    def _all_is_well(self) -> bool:
-        """Return whether all ranks have begun and nothing has gone wrong: only a deadlock can stop such a test."""
-        well = self.talk.cut_off.all_is_well and not self.talk.meeting
-        well = well and (not self.world.broken or self.fates.was_broken)
-        return well and all(fate.phase for fate in self.fates.ranks)
-
-    def _gone(self) -> frozenset[int]:
-        """Return the ranks that a fault on purpose has ended, and those that have left since."""
-        if not self.fates.was_broken:
-            return frozenset()
-        return frozenset(rank for rank, seat in enumerate(self.world.seats) if seat.gone or seat.is_ending())
-
-    def _deadlock(self, now: float) -> Deadlock | None:
-        """Return why no rank that is left can continue, if that is certain."""
-        if self.talk.census is None:
-            return None
-        if not self._all_is_well():
-            self.talk.census.forget(now)
-            return None
-        gone = self._gone()
-        ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None) - gone
-        pids = {rank: seat.pid for rank, seat in enumerate(self.world.seats) if rank not in gone}
-        statements: Mapping[int, WitnessStatement] | None = self.talk.census.turn(pids, ended)
-        if statements is not None and gone:
-            statements = in_the_world(statements, gone)
-        result = deadlock(statements, ended, self.talk.limit.left()) if statements is not None else None
-        if result is None and self.report is not None and (heard := self.talk.census.long_rest()) is not None:
-            self.report(f"for {LONG_REST:g} s no rank has gone on, and its deadline decides: {rest(heard, ended)}")
-        return result
-
     def _end_deadlock(self, proof: Deadlock) -> None:
         self.fates.deadlock = proof.cause
         self._cut(
@@ -229,14 +195,3 @@ class Watch:
         self.world.broken = True
         self.world.launcher.kill(list(seats.values()))
         self.talk.cut_off.note_trouble(time.monotonic())
-
-
-def rest(statements: Mapping[int, WitnessStatement], ended: frozenset[int]) -> str:
-    """Describe where the ranks of a world rest, by their witnesses. A signal for a roll call might wake one."""
-    stances = [
-        Stance(rank, tuple(Frame(*frame) for frame in statement.stack))
-        for rank, statement in sorted(statements.items())
-        if rank not in ended
-    ]
-    evidence = [Evidence(rank, ended=True) for rank in sorted(ended)]
-    return rollcall.cause(stances, blame([*evidence, *(stance.evidence for stance in stances)]))

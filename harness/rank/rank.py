@@ -24,6 +24,7 @@ from everyrank.rank.groups import Groups
 from everyrank.rank.hooks import RankHooks
 from everyrank.rank.imports import Imports
 from everyrank.rank.prepare import prepare_process, prepare_session
+from everyrank.rank.questions import Questions
 from everyrank.rank.seeds import seed_generators
 from everyrank.rank.witness import Witness
 from everyrank.rank.world import MeetOthers, World, enter
@@ -32,21 +33,16 @@ from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
     ClosedUp,
     CloseUp,
-    DebuggerLeft,
     DestroysGroup,
     FaultActs,
-    Granted,
     Leak,
     Leave,
     LeftWorld,
-    Meet,
-    Met,
     Order,
     Phase,
     PhaseEnded,
     Record,
     ToRank,
-    WantsDebugger,
     Warned,
 )
 from everyrank.wire.progress import Progress, SentProgress
@@ -72,6 +68,7 @@ class Rank:
         self._session = session
         self._config = session.config
         self._witness = Witness(lambda statement: self.channel.send(statement))
+        self._questions = Questions(lambda: self.channel)
         self._groups = Groups()
         self._rendezvous = torchrun.Rendezvous()
         self._hooks = RankHooks(session.config, self._groups.is_open)
@@ -89,7 +86,8 @@ class Rank:
         self._imports: Imports
         context.become(self, session.config)
         prepare_session(session.config, self._hooks)
-        RankDebugger(session.config, self._ask_debugger, self._release_debugger, UserTerminal(terminal))
+        asks, releases = self._questions.ask_debugger, self._questions.release_debugger
+        RankDebugger(session.config, asks, releases, UserTerminal(terminal))
 
     # --- orders ------------------------------------------------------------------------------------
 
@@ -126,7 +124,7 @@ class Rank:
                 return self._record("", [], [], trouble)
             self._order, self.item = order, item
             run_folder = self.run_folder
-            self.world = _enter(order, run_folder, self._meet)
+            self.world = _enter(order, run_folder, self._questions.meet)
             self._measured = self._measured or coverage.of_this_rank(self._config, run_folder)
             self._watch = LeakWatch(swept_folders(self._config, run_folder))
             self._witness.begin(order.number, run_folder, self._watch)
@@ -220,7 +218,7 @@ class Rank:
         return not self.failed() or (self._keep_if_xfailed and self._hooks.outcomes <= {"passed", "xfailed"})
 
     def gather(self, point: str, text: str) -> list[str] | None:
-        met = self._meet(point, "", text)
+        met = self._questions.meet(point, "", text)
         return met.texts if not met.missing and set(met.points) == {point} else None
 
     def announce_skip(self, reason: str) -> None:
@@ -247,27 +245,6 @@ class Rank:
 
     def keep_group(self, group: Any) -> None:
         self._groups.keep(group)
-
-    # --- questions to the controller ---------------------------------------------------------------
-
-    def _meet(self, point: str, digest: str, text: str, looks: bool = False) -> Met:
-        self.channel.send(Meet(point, digest, text, looks))
-        met: Met = self._answer(Met)
-        return met
-
-    def _ask_debugger(self, reason: str) -> bool:
-        self.channel.send(WantsDebugger(reason))
-        granted: Granted = self._answer(Granted)
-        return granted.yes
-
-    def _release_debugger(self) -> None:
-        self.channel.send(DebuggerLeft())
-
-    def _answer(self, kind: type[Any]) -> Any:
-        message = self.channel.receive()
-        if not isinstance(message, kind):
-            raise RuntimeError(f"everyrank: expected {kind.__name__}, got {message!r}")
-        return message
 
 
 def _find(items: list[pytest.Item], nodeid: str, index: int, occurrence: int) -> tuple[pytest.Item | None, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from everyrank.controller.deadlock import deadlock
-from everyrank.controller.watch import rest
+from everyrank.controller.standstill import rest
 from everyrank.wire.messages import Begun, Collective, Handled, WitnessStatement
 
 EVER = float("inf")
