@@ -26,21 +26,8 @@ from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link
 from everyrank.patience import Patience
 from everyrank.wire.channel import Channel, Closed
-from everyrank.wire.messages import (
-    Close,
-    ClosedUp,
-    CloseUp,
-    Exited,
-    Kill,
-    Leave,
-    LeftWorld,
-    Order,
-    Phase,
-    Progressed,
-    Record,
-    Started,
-    ToRank,
-)
+from everyrank.wire.keepers import Close, Exited, Kill, Started
+from everyrank.wire.messages import ClosedUp, CloseUp, Leave, LeftWorld, Order, Phase, Progressed, Record, ToRank
 from everyrank.wire.remote import (
     AskPrinted,
     AskState,

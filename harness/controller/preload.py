@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everyrank.verdict.fates import Fates
-from everyrank.wire.messages import Preload
+from everyrank.wire.keepers import Preload
 
 #: Fewer modules than this are not worth another process: a rank imports them in a few milliseconds.
 _FEW = 10

@@ -27,7 +27,7 @@ from everyrank.launch.keeper import (
 from everyrank.launch.limits import advice
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import CannotLaunch, LaunchContext
-from everyrank.wire.messages import Importing, Unsafe
+from everyrank.wire.keepers import Importing, Unsafe
 
 #: The exit code of the trial child if CUDA would not work in a fork.
 _TOUCHED = 2

@@ -26,17 +26,7 @@ from everyrank.launch.succession import ForkSuccessor, Succession
 from everyrank.leaks import libraries
 from everyrank.leaks.child_processes import children
 from everyrank.wire.channel import Channel, Closed, close_all
-from everyrank.wire.messages import (
-    Close,
-    Exited,
-    Kill,
-    NotStarted,
-    Preload,
-    Started,
-    StartRank,
-    ToKeeper,
-    Unsafe,
-)
+from everyrank.wire.keepers import Close, Exited, Kill, NotStarted, Preload, Started, StartRank, ToKeeper, Unsafe
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
 #: The most descriptors of a rank, with those of its world's leases on GPUs: the kernel sends at most 253 at a time.

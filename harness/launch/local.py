@@ -32,11 +32,10 @@ from everyrank.model.run_mark import run_mark
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire import witness_pipe
 from everyrank.wire.channel import Channel, Closed, Late
-from everyrank.wire.messages import (
+from everyrank.wire.keepers import (
     Close,
     Exited,
     FromKeeper,
-    FromRank,
     Kill,
     NotStarted,
     Preload,
@@ -45,6 +44,7 @@ from everyrank.wire.messages import (
     StartRank,
     Unsafe,
 )
+from everyrank.wire.messages import FromRank
 from everyrank.wire.progress import Progress, shared_memory
 
 _FATAL = re.compile(f"^Fatal Python error: ({'|'.join(FATAL)})$", re.MULTILINE)

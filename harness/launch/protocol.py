@@ -21,7 +21,8 @@ from everyrank.launch.hosts import Hosts
 from everyrank.model.counts import count
 from everyrank.resources.gpus.needs import Needs
 from everyrank.wire.channel import Channel
-from everyrank.wire.messages import FromRank, Preload
+from everyrank.wire.keepers import Preload
+from everyrank.wire.messages import FromRank
 
 if TYPE_CHECKING:
     import pytest

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import LaunchContext
-from everyrank.wire.messages import Collect, Preload
+from everyrank.wire.keepers import Preload
+from everyrank.wire.messages import Collect
 
 if TYPE_CHECKING:
     import pytest

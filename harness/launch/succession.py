@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire.channel import Channel, Closed, close_all
-from everyrank.wire.messages import (
+from everyrank.wire.keepers import (
     Exited,
     FromKeeper,
     Importing,

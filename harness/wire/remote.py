@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from everyrank.wire.messages import Close, Exited, Kill, Message, NotStarted, Preload, Preloaded, Started
+from everyrank.wire.keepers import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
+from everyrank.wire.messages import Message
 
 #: The name of a folder in the run's folder, and no path to another one.
 FolderName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]

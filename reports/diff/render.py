@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 from everyrank.model.counts import count
-from everyrank.model.outcome import ENDINGS, Ending
-from everyrank.reports.cause import signature
+from everyrank.model.outcome import ENDINGS
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
+from everyrank.reports.diff.groups import ChangeGroup, groups, short_names
 from everyrank.reports.diff.notice import NoticesLess, noticed
 from everyrank.reports.diff.withstand import WithstandsLess
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
@@ -38,45 +37,6 @@ _MESSAGE = 160
 _TROUBLES = 20
 #: How many laws are named for each case that is named of a law.
 _LAWS = 4
-
-
-@dataclass(frozen=True)
-class ChangeGroup:
-    """Cases of one law whose outcome changed in the same way: of one subject, or of several that broke it alike."""
-
-    name: str
-    step: tuple[Ending | None, Ending | None]
-    changes: list[Change]
-    subjects: tuple[str, ...] = ()  # if there are several
-
-    @property
-    def step_text(self) -> str:
-        before, now = self.step
-        return f"{before} -> {now}" if before and now else f"new: {now}" if now else f"was {before}"
-
-
-def groups(changes: Iterable[Change]) -> list[ChangeGroup]:
-    """Group the changes by law and step, and subjects that the first message shows to be alike. Keep their order."""
-    by_law: dict[tuple[str, tuple[Ending | None, Ending | None]], ChangeGroup] = {}
-    for change in changes:
-        key = (_name(change.case), change.step)
-        by_law.setdefault(key, ChangeGroup(*key, [])).changes.append(change)
-    alike: dict[tuple[object, ...], list[ChangeGroup]] = {}
-    for group in by_law.values():
-        case = group.changes[0].case
-        law = (case.contract, case.law) if case.law else group.name
-        alike.setdefault((law, group.step, signature(case)), []).append(group)
-    return [_joined(together) for together in alike.values()]
-
-
-def _joined(groups: list[ChangeGroup]) -> ChangeGroup:
-    """Return the groups of several subjects as one."""
-    if len(groups) == 1:
-        return groups[0]
-    case = groups[0].changes[0].case
-    subjects = tuple(group.changes[0].case.subject for group in groups)
-    name = f"{count(len(groups), 'subject')} {case.contract}/{case.law}"
-    return ChangeGroup(name, groups[0].step, [change for group in groups for change in group.changes], subjects)
 
 
 def as_text(diff: Diff, most: int = 5) -> str:
@@ -204,17 +164,6 @@ def _since(diff: Diff) -> str:
 # --- the parts that the forms share ------------------------------------------------------------------
 
 
-def _name(case: CaseLine) -> str:
-    """Return the subject and the law. A test without a subject is named by its function."""
-    return f"{case.subject} {case.contract}/{case.law}" if case.subject or case.law else case.id.partition("[")[0]
-
-
-def _short(case: CaseLine) -> str:
-    """Return the part of the id that distinguishes a case from the others of its group, or nothing."""
-    _, bracket, rest = (case.case or case.id).partition("[")
-    return bracket + rest
-
-
 def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
     head = run.header
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(head.started))
@@ -270,7 +219,7 @@ def _slower_run(diff: Diff) -> str:
 def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     all_groups = groups(changes)
     for group in all_groups[: most * _LAWS or None]:
-        shown = some(_shorts(group), most)
+        shown = some(short_names(group), most)
         yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.step_text}"
         if group.subjects:
             yield f"    {plain(', '.join(some(list(group.subjects), most)))}"
@@ -283,12 +232,6 @@ def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterato
             yield f"    to repeat: {plain(case.repeat)}"
     if most and (more := all_groups[most * _LAWS :]):
         yield f"  {_and_more(more)}"
-
-
-def _shorts(group: ChangeGroup) -> list[str]:
-    """Return what distinguishes the cases of a group; a case of several subjects once."""
-    shorts = [_short(change.case) for change in group.changes]
-    return list(dict.fromkeys(shorts)) if group.subjects else shorts
 
 
 def _quoted(names: list[str], most: int) -> str:
@@ -305,7 +248,7 @@ def _and_more(more: list[ChangeGroup]) -> str:
 def _markdown_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     all_groups = groups(changes)
     for group in all_groups[: most * _LAWS or None]:
-        shown = _quoted(_shorts(group), most)
+        shown = _quoted(short_names(group), most)
         named = f": {shown}" if shown else ""
         yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.step_text}**{named}"
         if group.subjects:

@@ -29,7 +29,7 @@ from everyrank.launch.remote.ray import RayLauncher
 from everyrank.launch.remote.run_folder import RunFolder, mark
 from everyrank.model.run_mark import RUN_VARIABLE, run_mark
 from everyrank.wire.channel import Channel
-from everyrank.wire.messages import NotStarted, ToKeeper, Unsafe
+from everyrank.wire.keepers import NotStarted, ToKeeper, Unsafe
 from everyrank.wire.remote import FromRemoteKeeper, LostRanks, Port, Ready, StartSeat, ToRemoteKeeper
 
 from tests.engines import by_hand

@@ -24,7 +24,7 @@ from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import Shape
 from everyrank.launch.succession import Succession
 from everyrank.wire.channel import Channel
-from everyrank.wire.messages import Preload, Preloaded, Started, StartRank, ToKeeper, Unsafe
+from everyrank.wire.keepers import Preload, Preloaded, Started, StartRank, ToKeeper, Unsafe
 
 from tests.inner import Inner, Project
 

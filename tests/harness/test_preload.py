@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from everyrank.controller.preload import Preloading
 from everyrank.verdict.fates import Fate, Fates
-from everyrank.wire.messages import Preload, Record
+from everyrank.wire.keepers import Preload
+from everyrank.wire.messages import Record
 
 from tests.inner import Inner, Project
 

@@ -26,7 +26,7 @@ from everyrank.launch.remote.door import ERR, OUT, RANK, knock
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.launch.rendezvous import reserved_port
 from everyrank.wire.channel import Channel, Closed
-from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
+from everyrank.wire.keepers import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
 from everyrank.wire.remote import (
     AskPrinted,
     AskStacks,

@@ -19,7 +19,7 @@ from everyrank.launch.remote.hosts import RemoteHosts, choose
 from everyrank.launch.remote.link import ANSWER, Link, RemoteSeat, ask_stacks
 from everyrank.launch.succession import PATIENCE
 from everyrank.patience import Patience
-from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
+from everyrank.wire.keepers import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
 from everyrank.wire.remote import Done, Goodbye, LostRanks, StartSeat
 
 #: What a rank sent before its end arrives within this many seconds of the report of its end.

@@ -16,7 +16,8 @@ from everyrank.launch.protocol import AskedChild, AskedStacks, Seat
 from everyrank.launch.remote.door import SILENCE
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire.channel import Channel, Closed, Late
-from everyrank.wire.messages import FromRank, NotStarted, Progressed, Record
+from everyrank.wire.keepers import NotStarted
+from everyrank.wire.messages import FromRank, Progressed, Record
 from everyrank.wire.remote import (
     Answer,
     AskPrinted,

@@ -35,7 +35,7 @@ from everyrank.launch.remote.link import Link, RemoteSeat, introduced
 from everyrank.model.counts import count
 from everyrank.patience import Patience
 from everyrank.resources import holders, leases
-from everyrank.wire.messages import Preload
+from everyrank.wire.keepers import Preload
 from everyrank.wire.remote import Ready
 
 if TYPE_CHECKING:
