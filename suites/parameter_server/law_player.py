@@ -14,6 +14,7 @@ from everyrank.suites.compare.comparison import EXACT, Comparison
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.player import LawPlayer, judged
 from everyrank.suites.parameter_server.arena import Arena, Optimizer
+from everyrank.suites.parameter_server.gradients import Gradients
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
 from everyrank.suites.parameter_server.points import ServerPoint, VariantPoint, optimizer, sgd
@@ -45,10 +46,19 @@ class LawModel(Model):
         return dict(self.given)
 
 
+class LawGradients(Gradients):
+    """Those of a law: its wrong gradient is not the first."""
+
+    def index_of(self, defect: str, param: int) -> int:
+        """Return the last parameter but one: others could be applied before its gradient is seen."""
+        return len(self._model.params) - 2
+
+
 class LawSides(Sides):
     """Both sides of a law, and the comparison of all rounds: the first must not hide the next."""
 
     scripted = False
+    gradients_of = LawGradients
 
     def __init__(self, subject: Subject, model: LawModel) -> None:
         super().__init__(subject, model)
@@ -58,10 +68,6 @@ class LawSides(Sides):
         self.overwritten: set[int] = set()
         self.comparison = Comparison(EXACT, subject.bound)
         self.comparison.start(self.served.expected())
-
-    def index_of(self, defect: str, param: int) -> int:
-        """Return the last parameter but one: others could be applied before its gradient is seen."""
-        return len(self.model.params) - 2
 
     def compare_answer(self, report: Report, expected: Values) -> None:
         self.expected = expected  # it is compared when the move is over

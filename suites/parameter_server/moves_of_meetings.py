@@ -87,8 +87,8 @@ class MeetingMoves(UpdateMoves):
             return sides.served.taken(report)
 
         try:
-            sides.report(first, sides.part(), partial(sides.stopped, stop))
-            sides.report(second, sides.part(), beside)
+            sides.report(first, sides.gradients.part(), partial(sides.stopped, stop))
+            sides.report(second, sides.gradients.part(), beside)
         finally:
             stop.go_on.set()
 
@@ -115,7 +115,7 @@ class MeetingMoves(UpdateMoves):
 
         Line 0 is before the optimizer's step. ``last``: the trainer whose report fills the round.
         """
-        sides, stop, later = self.sides, Stop(line, in_update=True), self.sides.part()
+        sides, stop, later = self.sides, Stop(line, in_update=True), self.sides.gradients.part()
         own = copied(later)
         sent: list[tuple[Report, bool]] = []
 
@@ -133,8 +133,8 @@ class MeetingMoves(UpdateMoves):
 
         for trainer in sides.absent:
             if trainer != last:
-                sides.report(trainer, sides.part())
-        sides.report(last, sides.part(), stopped)
+                sides.report(trainer, sides.gradients.part())
+        sides.report(last, sides.gradients.part(), stopped)
         sides.begin_with(*sent[0], later, own)
 
     @move(
@@ -154,7 +154,7 @@ class MeetingMoves(UpdateMoves):
 
         ``last``: it was the last to report, not the first.
         """
-        sides, later = self.sides, self.sides.part()
+        sides, later = self.sides, self.sides.gradients.part()
         own = copied(later)
         sent, ready = list[Report](), threading.Event()
 
@@ -175,6 +175,6 @@ class MeetingMoves(UpdateMoves):
 
         others = [other for other in sides.absent if other != trainer]
         for other in [*others, trainer] if last else [trainer, *others]:
-            sides.report(other, sides.part(), send if other == trainer else None)
+            sides.report(other, sides.gradients.part(), send if other == trainer else None)
         check(ready.wait(PATIENCE), f"trainer {trainer} did not report again when it was answered")
         sides.begin_with(sent[0], False, later, own)

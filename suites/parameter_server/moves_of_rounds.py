@@ -153,7 +153,7 @@ class RoundMoves(Player):
         """Fill the round that is open."""
         if self.leads and self.sides.waiting:
             for trainer in self.sides.absent:
-                self.sides.report(trainer, self.sides.part())
+                self.sides.report(trainer, self.sides.gradients.part())
         return self.compare()
 
     @move(
@@ -199,9 +199,9 @@ class RoundMoves(Player):
         """
         if late:
             self.sides.let_time_pass()
-        part = self.sides.part(missing)
+        part = self.sides.gradients.part(missing)
         part = without_rows(part) if bare else part
-        self.sides.report(trainer, self.sides.changed(part, value, -1) if value else part)
+        self.sides.report(trainer, self.sides.gradients.changed(part, value, -1) if value else part)
 
     @move(
         "parity.rounds",
@@ -233,7 +233,7 @@ class RoundMoves(Player):
         """
         absent = self.sides.absent
         for trainer in reversed(absent) if reverse else absent:
-            part = self.sides.part(missing, large)
+            part = self.sides.gradients.part(missing, large)
             sign = float(trainer == absent[0]) - float(trainer == absent[-1])
             self.sides.report(trainer, cancelling(part, sign) if cancels else part)
 
@@ -261,7 +261,9 @@ class RoundMoves(Player):
         ``defect``: a name in ``wrong_gradients``, of a gradient or of the list of all. ``param``: which one of the
         parameters it is, among those for which it makes a gradient wrong.
         """
-        self.sides.refused(self.sides.send(trainer, self.sides.changed(self.sides.part(), defect, param)), defect)
+        self.sides.refused(
+            self.sides.send(trainer, self.sides.gradients.changed(self.sides.gradients.part(), defect, param)), defect
+        )
 
     @move(
         "errors.dead-trainer",
@@ -282,7 +284,7 @@ class RoundMoves(Player):
         """
         if late:
             self.sides.let_time_pass()
-            self.sides.report(self.sides.absent[-1], self.sides.part())
+            self.sides.report(self.sides.absent[-1], self.sides.gradients.part())
         self.sides.expired()
 
     @move(

@@ -46,7 +46,7 @@ class UpdateMoves(RoundMoves):
         updates.acts = changes if updates.known else ""
         try:
             for trainer in self.sides.absent:
-                self.sides.report(trainer, self.sides.part())
+                self.sides.report(trainer, self.sides.gradients.part())
         finally:
             updates.acts = ""
 
@@ -70,7 +70,7 @@ class UpdateMoves(RoundMoves):
         sides = self.sides
         for trainer in sides.absent:
             sides.updates.fails = "this update fails on purpose" if sides.absent == [trainer] else ""
-            sides.own[trainer] = sides.part(missing)
+            sides.own[trainer] = sides.gradients.part(missing)
             sides.waiting[trainer] = sides.send(trainer, sides.own[trainer])
         for report in sides.waiting.values():
             report.refusal()

@@ -15,7 +15,8 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.parameter_server import wrong_gradients
-from everyrank.suites.parameter_server.arena import Gradient, Part, Served, copied, exact
+from everyrank.suites.parameter_server.arena import Part, Served, copied
+from everyrank.suites.parameter_server.gradients import Gradients
 from everyrank.suites.parameter_server.model import Model
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, pass_on, settle
 from everyrank.suites.parameter_server.stopping import Stop, Updates
@@ -43,6 +44,7 @@ class Sides:
 
     scripted = True
     """Whether a script is played, of which the reports may never be answered."""
+    gradients_of = Gradients
 
     def __init__(self, subject: Subject, model: Model) -> None:
         self.subject, self.model = subject, model
@@ -55,16 +57,15 @@ class Sides:
         """Each trainer's tensors, which it has reported last."""
         self.answers: dict[int, Report] = {}
         """The answers of the last round."""
-        self._made = 0  # how often new gradients were made
         self._kept: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         """The answers that trainers keep, by round and trainer, each with a copy of it."""
         (ours, self._numbers), (twin, _) = model.make(), model.make()
         self.updates.modules = ours, twin
-        self._index = {number: index for index, number in enumerate(self._numbers)}
         with reference_acts():
             self._optimizer(twin.parameters())
         with subject_acts():
             self.served = Served(subject, ours, twin, self._optimizer, model.trainers, model.options)
+        self.gradients = self.gradients_of(model, self._numbers, self.served.twins)
         if self.scripted:
             self.served.relay = pass_on
             self.served.aside = True  # a call that never returns is a deviation, and the script is made short
@@ -78,36 +79,6 @@ class Sides:
     @property
     def absent(self) -> list[int]:
         return [trainer for trainer in range(self.served.trainers) if trainer not in self.waiting]
-
-    # --- gradients -----------------------------------------------------------------------------------
-
-    def part(self, missing: Sequence[int] = (), large: bool = False) -> Part:
-        """Return new gradients, in the module's order."""
-        self._made += 1
-        generator = torch.Generator().manual_seed(self._made)
-        part = [self._gradient(number, generator) for number in self._numbers]
-        for number in missing:
-            part[self._index[number]] = None
-        return [None if gradient is None else gradient * 1024 for gradient in part] if large else part
-
-    def _gradient(self, number: int, generator: torch.Generator) -> Gradient:
-        like, param = self.served.twins[self._index[number]], self.model.params[number]
-        if param.zero:
-            return torch.zeros_like(like)
-        return exact(like, generator, param.sparse) if like.requires_grad else None
-
-    def changed(self, part: Part, defect: str, param: int) -> Part:
-        """Return the part with one wrong gradient, or as a wrong list; see ``RoundMoves.refuse``."""
-        if defect in wrong_gradients.ALL:
-            return wrong_gradients.ALL[defect][0](part)
-        index = self.index_of(defect, param)
-        gradient = part[index]
-        assert gradient is not None  # the outline allows it only for a parameter that has one
-        return [*part[:index], wrong_gradients.ONE[defect][0](gradient), *part[index + 1 :]]
-
-    def index_of(self, defect: str, param: int) -> int:
-        """Return where the module has the parameter of this number, of those for which the defect is one."""
-        return self._index[self.model.wrong_by(defect)[param]]
 
     # --- reports -------------------------------------------------------------------------------------
 
@@ -148,7 +119,7 @@ class Sides:
         options = {**self.model.options, "timeout": self.model.options["timeout"] / 2}
         with subject_acts("a second server of the process"):
             served = Served(self.subject, ours, twin, self.model.make_optimizer, (None, None), options)
-            served.report(0, self.part()).refusal(BOUND)
+            served.report(0, self.gradients.part()).refusal(BOUND)
 
     def begin(self) -> None:
         """Begin a round."""

@@ -19,7 +19,7 @@ from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.moves.move import NEVER, move, only_if
 from everyrank.suites.replicate.arena import dense
 from everyrank.suites.replicate.model import Part, batch, buffer_values, loss, make
-from everyrank.suites.replicate.moves_of_training import TrainingMoves
+from everyrank.suites.replicate.moves_of_parameters import ParameterMoves
 from everyrank.suites.replicate.outline import Outline
 from everyrank.suites.replicate.sides import FRESH
 from everyrank.suites.replicate.wrappers import check_state
@@ -100,7 +100,7 @@ def _last_rank(outline: Outline) -> int:
 _PHASES = ("forward", "backward", "between")
 
 
-class ModuleMoves(TrainingMoves):
+class ModuleMoves(ParameterMoves):
     """What is done to the module, on both sides."""
 
     @move(

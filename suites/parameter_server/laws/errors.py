@@ -72,9 +72,9 @@ def wrong_gradient(arena: Arena, point: WrongPoint | ChangePoint) -> None:
         sides, refused = player.sides, list[Report]()
         for trainer in point.order:
             if trainer == 0:
-                refused.append(sides.send(0, sides.changed(sides.part(), point.defect, 0)))
+                refused.append(sides.send(0, sides.gradients.changed(sides.gradients.part(), point.defect, 0)))
             else:
-                sides.report(trainer, sides.part())
+                sides.report(trainer, sides.gradients.part())
         sides.refused(refused[0], point.defect)
         sides.none_answered()
         player.fill()
