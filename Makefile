@@ -120,6 +120,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p everyrank -p benchmarks -p tests.parity.parallel -p tests.parity.kill
+	$(BIN)/python -m ci.sizes
 	$(BIN)/mypy tests/samples/laws_that_do_not_fit.py tests/samples/calls_that_do_not_fit.py
 
 bench: $(STAMP)
