@@ -15,6 +15,7 @@ dtype by type, or a dtype's name; an infinite or undefined value, with ``non_fin
 
 If the optimizer's step raises, all trainers of the round get an error (as in a round that has expired), and the next
 round has nothing of it. What the optimizer's hooks do to ``module``, in place or in new memory, is in the answer.
+A parameter that they freeze is one of which nobody has a gradient, until they thaw it.
 
 A report may come while the round before is still under way. During the update it is counted in the next round, or
 refused with an error, and then its trainer may report again when it has been answered; from a trainer that has been

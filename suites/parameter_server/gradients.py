@@ -29,9 +29,9 @@ class Gradients:
 
     def _gradient(self, number: int, generator: torch.Generator) -> Gradient:
         like, param = self._twins[self._index[number]], self._model.params[number]
-        if param.zero:
-            return torch.zeros_like(like)
-        return exact(like, generator, param.sparse) if like.requires_grad else None
+        if not like.requires_grad:
+            return None
+        return torch.zeros_like(like) if param.zero else exact(like, generator, param.sparse)
 
     def changed(self, part: Part, defect: str, param: int) -> Part:
         """Return the part with one wrong gradient, or as a wrong list; see ``RoundMoves.refuse``."""

@@ -187,6 +187,7 @@ class RoundMoves(Player):
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
         reads=READ,
+        reads_further={4: ("frozen",)},
     )
     def report(
         self, trainer: int, missing: tuple[int, ...] = (), value: str = "", bare: bool = False, late: bool = False
@@ -223,6 +224,7 @@ class RoundMoves(Player):
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
         reads=READ,
+        reads_further={4: ("frozen",)},
     )
     def fill(
         self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False, cancels: bool = False

@@ -23,32 +23,49 @@ def _failed(outline: Outline, missing: tuple[int, ...] = ()) -> None:
     outline.answered = answered
 
 
+def _change_needs(outline: Outline, changes: str) -> Iterator[str]:
+    if changes == "buffer":
+        yield "buffers"
+    elif changes == "frozen":
+        # A server may leave out the step of a round without any gradient.
+        yield from only_if(outline.trained[1:])
+        model = outline.model
+        yield from Outline(model).missing_needs((*model.trained[-1:],), len(model.trainers))
+
+
+def _acted(outline: Outline, changes: str) -> None:
+    filled(outline)
+
+
 class UpdateMoves(RoundMoves):
     """What the optimizer on the server does, as its user has built it."""
 
     @move(
         "parity.rounds",
-        needs_of={"changes": lambda outline, changes: ["buffers"] if changes == "buffer" else ()},
-        then=filled,
-        drawn={"changes": ("memory", "buffer")},
+        needs_of={"changes": _change_needs},
+        then=_acted,
+        drawn={"changes": ("memory", "buffer", "frozen")},
         kinds=(),
-        further={1: ({"changes": "memory"}, {"changes": "buffer"})},
+        further={1: ({"changes": "memory"}, {"changes": "buffer"}), 4: ({"changes": "frozen"},)},
         shown_by="fill",
-        writes=(*READ[:-1],),
+        writes=(*READ[:-1], "frozen"),
         reads=READ,
+        reads_further={4: ("frozen",)},
     )
     def act(self, changes: str) -> None:
         """Make the round full; after its step the optimizer changes the module, as its user has built it.
 
-        ``changes``: it halves all parameters, in new ``memory``, or adds 1 to each ``buffer``.
+        ``changes``: it halves all parameters, in new ``memory``, or adds 1 to each ``buffer``. Or the last parameter
+        is ``frozen`` then: nobody has a gradient of it in one more round, after which it is thawed.
         """
         updates = self.sides.updates
-        updates.acts = changes if updates.known else ""
-        try:
-            for trainer in self.sides.absent:
-                self.sides.report(trainer, self.sides.gradients.part())
-        finally:
-            updates.acts = ""
+        for acts in ("freeze", "thaw") if changes == "frozen" else (changes,):
+            updates.acts = acts if updates.known else ""
+            try:
+                for trainer in self.sides.absent:
+                    self.sides.report(trainer, self.sides.gradients.part())
+            finally:
+                updates.acts = ""
 
     @move(
         "clean-round",

@@ -75,7 +75,6 @@ class ServerPlayer(MeetingMoves):
     holes = {
         "option": "the contract gives no access to the optimizer on the server",
         "group": "the contract gives no access to the optimizer on the server",
-        "frozen": "open: what is frozen stays so",
         "scheduler": "the contract gives no access to the optimizer on the server",
         "generator": "a server computes no forward",
         "hook": "the contract gives no access to the optimizer on the server",
@@ -93,9 +92,10 @@ class ServerPlayer(MeetingMoves):
             "limit": ("expires", "expires-any-value"),
         },
         {"limit": ("", "finite", "any-value")},
+        {"optimizer": ("SGD-momentum", "Adam-defaults", "AdamW-weight-decay", "SGD-everything")},
     )
-    further_scripts = {2: 8, 3: 9}
-    layers_alone = frozenset({2, 3})
+    further_scripts = {2: 8, 3: 9, 4: 5}
+    layers_alone = frozenset({2, 3, 4})
     outline = Outline
     drawing = "everyrank.suites.parameter_server.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")

@@ -89,7 +89,8 @@ class Updates:
     fails = ""
     """The text of the error that the next update of the server raises, if it fails."""
     acts = ""
-    """What the user's optimizer does after each step: it changes a ``buffer``, or gives parameters new ``memory``."""
+    """What the user's optimizer does after each step: it changes a ``buffer``, gives parameters new ``memory``, or
+    freezes the last one that is trained (``freeze``) and thaws it again (``thaw``)."""
 
     def begin(self, *_: object) -> None:
         """Stop if the next update has a stop; this is a hook of the server's optimizer."""
@@ -97,6 +98,9 @@ class Updates:
             self.stop.update_begins()
         if self.fails:
             raise InjectedError(self.fails)
+
+    def __init__(self) -> None:
+        self._frozen: dict[torch.nn.Module, torch.nn.Parameter] = {}
 
     modules: tuple[torch.nn.Module, ...] = ()
     """The module that the server was given, and that of the reference."""
@@ -117,3 +121,9 @@ class Updates:
             buffer.add_(1)
         for parameter in module.parameters() if self.acts == "memory" else ():
             parameter.data = parameter.data * 0.5
+        if self.acts == "freeze":
+            last = [parameter for parameter in module.parameters() if parameter.requires_grad][-1]
+            self._frozen[module] = last
+            last.requires_grad_(False)
+        elif self.acts == "thaw":
+            self._frozen.pop(module).requires_grad_(True)
