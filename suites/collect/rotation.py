@@ -4,8 +4,9 @@ The default profile rotates instead of multiplying. Of each law it has the core 
 and then as many as it takes until each value of each field of the law's points occurs. Of a law that varies the
 arguments of optimizers, it has each optimizer at each world size, in each dtype and without arguments, and a third
 of the variants; of another law with optimizers, a third of these. Which third, and which variant meets which size,
-is a matter of the subject's turn: another subject has others. Cases that take turns of their own, as scripts do, take
-them whether or not they are core cases. The choice depends on names alone, so it is the same on every machine, and a
+is a matter of the subject's turn: another subject has others. Scripts are dealt by number, whether or not they are
+core cases: of any three in a row a subject has one, and three subjects whose turns follow each other have each script
+once between them. The choice depends on declarations alone, so it is the same on every machine, and a
 row that is registered later changes nothing for the rows before it.
 """
 
@@ -74,8 +75,9 @@ def default(cases: Sequence[Case]) -> set[str]:
     chosen = quick(cases)
     for law in _by_law(cases):
         law = [case for case in law if case.point.turns]
-        strong = [case for case in law if not _is_settled(case)]
-        core = strong if len(law) <= _FEW else [case for case in strong if case.point.core and case.point.turns == 1]
+        few = len(law) <= _FEW
+        strong = [case for case in (law if few else _dealt(law)) if not _is_settled(case)]
+        core = [case for case in strong if few or (case.point.core and case.point.turns == 1)]
         if not _is_touched(law[0]):
             chosen |= {_plainest_of(law).id} if _in_turn(law[0], law[0].law.id) else set()
         elif law[0].subject.exemplar:
@@ -121,6 +123,13 @@ def _rotate(law: Collection[Case], core: Iterable[Case]) -> Iterator[Case]:
             left = [(case, targets - covered) for case, targets in left]
 
 
+def _dealt(law: Sequence[Case]) -> list[Case]:
+    """Return the cases of a law without those that are another subject's turn, by the number of each."""
+    subject = law[0].subject
+    turn = _hash(subject.name) if subject.turn is None else subject.turn
+    return [case for number, case in enumerate(law) if (number + turn) % case.point.turns == 0]
+
+
 def _is_varied(law: Iterable[Case]) -> bool:
     """Return whether the law is about the arguments of optimizers: it trains with more than two variants of one."""
     variants: dict[str, set[str]] = {}
@@ -144,10 +153,7 @@ def _cover(
 def _targets(case: Case, varied: bool) -> Iterator[Target]:
     """Yield what a case contributes to the default profile."""
     point = case.point
-    if point.turns > 1:
-        if _in_turn(case, point.label, point.turns):
-            yield "label", point.label
-    elif not point.optimizer:
+    if not point.optimizer:
         yield "label", point.label
         yield "size", str(point.claimed_size)
     elif case.law.check in longer:  # it judges the first step of a case of that law
@@ -164,9 +170,9 @@ def _targets(case: Case, varied: bool) -> Iterator[Target]:
             yield point.optimizer, "defaults"
 
 
-def _in_turn(case: Case, value: str, turns: int = _TURNS) -> bool:
+def _in_turn(case: Case, value: str) -> bool:
     """Return whether this subject has the value in this law: each has a third of them, and others the rest."""
-    return (_hash(value) + _hash(case.subject.name, case.law.id)) % turns == 0
+    return (_hash(value) + _hash(case.subject.name, case.law.id)) % _TURNS == 0
 
 
 def _optimizer_of(case: Case) -> Iterator[Target]:

@@ -71,6 +71,9 @@ class Subject:
     exemplar: bool = False
     """Whether it is a known-good implementation, which the kill matrix tries too: unless the profile is full, it is
     asked the core cases alone."""
+    turn: int | None = None
+    """Its number among the subjects of its contract, counted from 0: the default profile deals scripts by it. Without
+    one, its name decides."""
     sabotage: str = ""
     """For a rogue: its name, which says how the exemplar was changed."""
 
@@ -102,6 +105,9 @@ class Subject:
         for size in values.sizes or ():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 yield f"{self.name}: a world size must be a whole number of ranks, not {size!r}"
+        turn = values.turn
+        if turn is not None and (isinstance(turn, bool) or not isinstance(turn, int) or turn < 0):
+            yield f"{self.name}: turn is a number among the subjects of its contract, from 0 on, not {turn!r}"
         if bool(self.touches) != (self.variant_of is not None):
             yield f"{self.name}: variant_of and touches go together: name the laws that it touches"
         for row in values.optimizers:

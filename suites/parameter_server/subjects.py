@@ -21,6 +21,7 @@ EXAMPLE = Subject(
     contract="parameter-server",
     build=example.BatchUpdateParameterServer,
     known="example.toml",
+    turn=0,
 )
 
 

@@ -36,6 +36,7 @@ TORCH = Subject(
     build=_torch,
     declares=frozenset({LOCAL_BUFFERS}),
     known="replicate.toml",
+    turn=0,
 )
 
 
@@ -54,6 +55,7 @@ DDP = Subject(
         "inputs[gpu-*]": Lack(TypeError, "there is no device_id, but device_ids, a list"),
     },
     known="ddp.toml",
+    turn=1,
     # torch's replicate calls it. What differs is how modules, inputs and options are handed over.
     variant_of=TORCH,
     touches=(

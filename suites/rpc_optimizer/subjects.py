@@ -63,10 +63,13 @@ SCRIPTED = Subject(
     build=distributed_optim.DistributedOptimizer,
     lacks=_refused_by_the_twins(),
     known="scripted.toml",
+    turn=0,
     # For each functional optimizer that torch scripts; torch shows this warning despite all filters.
     warns=("ignore:`TorchScript` support for functional optimizers is deprecated:DeprecationWarning",),
 )
-EAGER = Subject("torch.DistributedOptimizer.eager", contract="rpc-optimizer", build=_eager, known="eager.toml")
+EAGER = Subject(
+    "torch.DistributedOptimizer.eager", contract="rpc-optimizer", build=_eager, known="eager.toml", turn=1
+)
 
 
 class _Nothing:

@@ -40,6 +40,7 @@ TORCH = Subject(
     build=_Torch,
     lacks={"state.*": _STATE, "clip[*]": _CLIP},
     known="torch.toml",
+    turn=0,
     declares=frozenset({CALLER_SYNCS}),
 )
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from everyrank import World
 from everyrank.fixtures.rogues.trainer.crossings import ROGUES
-from everyrank.suites.collect.rotation import default
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Lack, Subject
@@ -172,15 +171,6 @@ def test_a_subject_is_crossed_without_what_it_lacks() -> None:
     scripts = [case.point.script(TrainerPlayer) for case in found]  # type: ignore[attr-defined]
     assert {"save", "load", "reshard"}.isdisjoint(each.move for script in scripts for each in script.moves)
     assert all(param.shape for script in scripts for param in script.model.params)
-
-
-def test_subjects_have_each_crossing_between_them_and_each_a_third() -> None:
-    subjects = [replace(DATA_PARALLEL, name=f"mine.{number}", exemplar=False) for number in range(20)]
-    tables = [cases(subject) for subject in subjects]
-    chosen = [{id for id in default(table) if CROSSINGS in id} for table in tables]
-    every = {case.id for case in tables[0] if case.law.id == CROSSINGS and case.point.turns}
-    assert set().union(*chosen) == every
-    assert max(map(len, chosen)) < 0.5 * len(every)
 
 
 # --- a script that fails -----------------------------------------------------------------------------

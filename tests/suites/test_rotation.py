@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +175,74 @@ def _trains(case: Case) -> bool:
     return case.law.id == "parity.train"
 
 
+@EACH_CONTRACT
+def test_of_any_three_scripts_in_a_row_a_subject_has_one_and_of_three_subjects_one_has_each(subject: Subject) -> None:
+    decks = [_dealt(replace(subject, turn=turn)) for turn in (0, 1, 2)]
+    assert len(decks[0]) > 120
+    # The one of the quick profile comes on top, for each subject.
+    assert {sum(deals) for deals in zip(*decks, strict=True)} - {3} == {1}
+    for deck in decks:
+        in_a_row = Counter(sum(deck[start : start + 3]) for start in range(len(deck) - 2))
+        assert set(in_a_row) <= {1, 2}
+        assert in_a_row[2] <= 3
+
+
+def test_each_script_of_trainer_is_dealt_to_one_or_two_of_the_subjects_that_have_all() -> None:
+    # The fourth subject has the scripts of the first, whichever of them are selected.
+    subjects = [subject for subject in _dealt_to("trainer") if subject.sizes in (None, (2, 3))]
+    assert len(subjects) == 4
+    core = [case.point.core for case in _scripts(_cases_of(subjects[0]))]  # one of them is in the quick profile, too
+    dealt = zip(core, *map(_dealt, subjects), strict=True)
+    assert {sum(deals) for is_core, *deals in dealt if not is_core} == {1, 2}
+
+
+@pytest.mark.parametrize("contract", sorted(contracts()))
+def test_the_subjects_that_scripts_are_dealt_to_are_numbered(contract: str) -> None:
+    turns = sorted(-1 if subject.turn is None else subject.turn for subject in _dealt_to(contract))
+    assert turns == [*range(len(turns))]
+
+
+def test_a_subject_of_few_sizes_has_a_third_of_its_own_scripts() -> None:
+    for size in (2, 3):
+        found = _scripts(cases(replace(TRAINER, sizes=(size,), turn=1)))
+        dealt = _dealt(replace(TRAINER, sizes=(size,), turn=1))
+        assert len(dealt) == len(found) > 90
+        assert all(any(dealt[start : start + 3]) for start in range(len(dealt) - 2))
+
+
+@pytest.mark.parametrize("turn", [-1, True, "first"])
+def test_a_turn_is_a_number(turn: object) -> None:
+    with pytest.raises(DeclarationError, match="turn is a number among the subjects of its contract"):
+        replace(TRAINER, turn=turn)  # type: ignore[arg-type]
+
+
+def _dealt(subject: Subject) -> list[bool]:
+    """Return for each script of the default profile whether the subject has it."""
+    found = _cases_of(subject)
+    ids = default(found)
+    return [case.id in ids for case in _scripts(found)]
+
+
+def _cases_of(subject: Subject) -> list[Case]:
+    return cases(subject, FOLDER / subject.contract_name.replace("-", "_"))
+
+
+def _scripts(found: list[Case]) -> list[Case]:
+    return [case for case in found if case.law.id == "crossings" and case.point.turns]
+
+
+def _dealt_to(contract: str) -> list[Subject]:
+    """Return the subjects of this repository to which scripts are dealt, but the one that does nothing."""
+    real = [subject for subject in _of_torch() if not subject.exemplar and subject.name != "nothing"]
+    return [
+        subject
+        for subject in real
+        if subject.contract_name == contract
+        and (subject.variant_of is None or "crossings" in subject.touches)
+        and _scripts(_cases_of(subject))
+    ]
+
+
 def test_a_row_that_is_registered_changes_nothing_for_the_others() -> None:
     before, row = default(cases(TRAINER)), optimizers.row("SGD")
     mine = optimizers.register(replace(row, optimizer=type("Aardvark", (row.optimizer,), {})))
@@ -189,7 +258,7 @@ def test_a_row_that_is_registered_changes_nothing_for_the_others() -> None:
 
 def test_each_statement_of_a_ledger_and_each_lack_is_seen_in_the_default_profile() -> None:
     for subject in _of_torch():
-        found = cases(subject, FOLDER / subject.contract_name.replace("-", "_"))
+        found = _cases_of(subject)
         chosen = _chosen(found, default(found))
         stated = {case.entry.statement for case in found if case.entry}
         assert {case.entry.statement for case in chosen if case.entry} == stated, subject.name

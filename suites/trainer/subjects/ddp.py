@@ -86,7 +86,7 @@ OF_OPTIMIZERS = (
     "state.*",
 )
 
-DDP = Subject("torch.DistributedDataParallel", contract="trainer", build=Ddp, known="ddp.toml")
+DDP = Subject("torch.DistributedDataParallel", contract="trainer", build=Ddp, known="ddp.toml", turn=0)
 BUCKET_VIEWS = Subject(
     "torch.DistributedDataParallel(gradient_as_bucket_view)",
     contract="trainer",

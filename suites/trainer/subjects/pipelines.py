@@ -213,6 +213,7 @@ GPIPE = Subject(
     declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER}),
     lacks=_LACKS,
     known="gpipe.toml",
+    turn=3,
 )
 ONE_FORWARD_ONE_BACKWARD = replace(
     GPIPE,

@@ -86,7 +86,7 @@ class Fsdp1(FullState):
 
 _DECLARES = frozenset({TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH})
 
-FSDP2 = Subject("torch.fully_shard", contract="trainer", build=Fsdp2, declares=_DECLARES, known="fsdp2.toml")
+FSDP2 = Subject("torch.fully_shard", contract="trainer", build=Fsdp2, declares=_DECLARES, known="fsdp2.toml", turn=1)
 HSDP = Subject(
     "torch.fully_shard(2-D)",
     contract="trainer",
@@ -115,4 +115,5 @@ FSDP1 = Subject(
     declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER}),
     lacks={"parity.closure[*]": NO_LBFGS, "errors.arguments[LBFGS-*]": NO_LBFGS},
     known="fsdp1.toml",
+    turn=2,
 )

@@ -117,6 +117,7 @@ COLUMNS = Subject(
     declares=_DECLARES,
     sizes=(2,),
     known="columns.toml",
+    turn=4,
 )
 
 
