@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from everyrank import World
+from everyrank import World, current_world
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 
 _END = "the end of the case"
+
+AnyArena = TypeVar("AnyArena", bound="BaseArena")
 
 
 @dataclass
@@ -24,6 +27,17 @@ class BaseArena:
     world: World
     deviations: list[str] = field(default_factory=list, init=False)
     _meetings: int = field(default=0, init=False)
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls: type[AnyArena], subject: Subject, point: Point) -> Iterator[AnyArena]:
+        """Give this rank its arena. All ranks do the same, over the default group.
+
+        A deviation on one rank is raised on all: a case has one outcome, and any rank may be asked for it.
+        """
+        arena = cls(subject, point, current_world())
+        with arena.agreeing():
+            yield arena
 
     @property
     def rank(self) -> int:

@@ -9,12 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.reference import sum_in_order
-from everyrank.suites.engine.contract import Point
-from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter
 from everyrank.suites.replicate.wrappers import Wrappers, names_of
 from torch import nn
@@ -71,17 +68,6 @@ def check_can_be_unsynced(module: Any) -> None:
     if not any(callable(getattr(module, name, None)) for name in ("set_requires_gradient_sync", "no_sync")):
         kind = type(module).__name__
         raise AttributeError(f"the module, a {kind}, has neither set_requires_gradient_sync(on) nor no_sync()")
-
-
-@contextlib.contextmanager
-def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
-    """Give this rank its arena. All ranks do the same, over the default group.
-
-    A deviation on one rank is raised on all: a case has one outcome, and any rank may be asked for it.
-    """
-    arena = Arena(subject, point, current_world())
-    with arena.agreeing():
-        yield arena
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:

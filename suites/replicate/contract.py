@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.replicate.arena import LOCAL_BUFFERS, open_arena
+from everyrank.suites.replicate.arena import LOCAL_BUFFERS, Arena
 
 CONTRACT = Contract(
     "replicate",
-    open_arena,
+    Arena.opened,
     fixtures=("process_group",),
     choices=(LOCAL_BUFFERS, NAMES_RANKS),
     capabilities="everyrank.suites.replicate.capabilities:CAPABILITIES",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import noise
 from everyrank.suites.engine.contract import Point
@@ -190,12 +189,11 @@ class Arena(BaseArena):
 @contextlib.contextmanager
 def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
     """Give each rank its arena, in the default group. At the end all ranks agree on one outcome."""
-    arena = Arena(subject, point, current_world())
     with warnings.catch_warnings():
         # ShardedTensor warns that it is deprecated at every use; torch warns of a tied parameter, and steps it twice.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", "optimizer contains a parameter group with duplicate")
-        with arena.agreeing():
+        with Arena.opened(subject, point) as arena:
             yield arena
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.compare.comparison import Tolerance
 from everyrank.suites.compare.reference import Plan
-from everyrank.suites.engine.contract import Point
-from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter
 from everyrank.suites.trainer.batches import Microbatch
 from torch import nn
@@ -66,14 +61,3 @@ class Arena(BaseArena):
     def wait_a_while(self) -> None:
         """Give what is still under way on any rank the time to happen."""
         time.sleep(_A_WHILE)
-
-
-@contextlib.contextmanager
-def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
-    """Give this rank its arena. All ranks do the same, over the default group.
-
-    A deviation on one rank is raised on all: a case has one outcome, and any rank may be asked for it.
-    """
-    arena = Arena(subject, point, current_world())
-    with arena.agreeing():
-        yield arena

@@ -46,11 +46,11 @@ from __future__ import annotations
 
 from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER, open_arena
+from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER, Arena
 
 CONTRACT = Contract(
     "trainer",
-    open_arena,
+    Arena.opened,
     fixtures=("process_group",),
     choices=(TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, ANY_ORDER, NAMES_RANKS),
     capabilities="everyrank.suites.trainer.capabilities:CAPABILITIES",
