@@ -85,7 +85,7 @@ def parity(
     __tracebackhide__ = True
     try:
         setup = Setup(
-            model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
+            model,
             parallelize,
             batch,
             loss,
@@ -103,9 +103,7 @@ def parity(
             compared=compared,
             reference=reference,
         )
-        if optimizer is not None:
-            setup = replace(setup, optimizer=optimizer)
-        setup = checked(setup, model)
+        setup = checked(setup, optimizer)
         with all_ranks() as ranks:
             report = _report(setup, ranks, microbatches is None)
     except Exception as error:

@@ -73,7 +73,7 @@ def reshard(
     __tracebackhide__ = True
     try:
         setup = Setup(
-            model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
+            model,
             lambda module: module,
             batch,
             loss,
@@ -86,7 +86,7 @@ def reshard(
             steps=steps,
             microbatches=microbatches,
         )
-        setup = checked(setup if optimizer is None else replace(setup, optimizer=optimizer), model)
+        setup = checked(setup, optimizer)
         with all_ranks() as ranks:
             report = _report(setup, ranks, [*layouts], save, load)
     except Exception as error:

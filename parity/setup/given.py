@@ -113,14 +113,19 @@ def listed(name: str, given: Any) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def checked(setup: Setup, model: Any) -> Setup:
-    """Return the setup with a factory for the model, or raise Unusable with what to write."""
-    if isinstance(model, nn.Module):
-        original = copy.deepcopy(model)
+def checked(setup: Setup, optimizer: Callable[[Any], Any] | None) -> Setup:
+    """Return the setup with a factory for the model, and the optimizer if there is one given.
+
+    Raise Unusable with what to write.
+    """
+    if optimizer is not None:
+        setup = replace(setup, optimizer=optimizer)
+    if isinstance(setup.model, nn.Module):
+        original = copy.deepcopy(setup.model)
         setup = replace(setup, model=lambda: copy.deepcopy(original))
-    elif not callable(model):
+    elif not callable(setup.model):
         raise Unusable(
-            f"model= is {type(model).__name__}: pass a function that builds the plain model, or the model."
+            f"model= is {type(setup.model).__name__}: pass a function that builds the plain model, or the model."
         )
     for name in ("parallelize", "batch", "loss", "optimizer"):
         if not callable(getattr(setup, name)):

@@ -58,16 +58,12 @@ def outputs(
 
         return start
 
-    handles = []
-    for name, module in named:
-        # A style's own hooks stand between these two.
-        handles.append(module.register_forward_pre_hook(start_of(name), prepend=True))
-        handles.append(module.register_forward_hook(hook_for(name)))
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in named:
+            # A style's own hooks stand between these two.
+            hooks.enter_context(module.register_forward_pre_hook(start_of(name), prepend=True))
+            hooks.enter_context(module.register_forward_hook(hook_for(name)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -77,12 +73,10 @@ def inputs(roots: Iterable[nn.Module], watcher: Callable[[Any], None]) -> Iterat
     def hook(module: nn.Module, arguments: Any, named: Any) -> None:
         watcher((arguments, named))
 
-    handles = [root.register_forward_pre_hook(hook, with_kwargs=True, prepend=True) for root in roots]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for root in roots:
+            hooks.enter_context(root.register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -98,15 +92,11 @@ def draws(named: Iterable[tuple[str, nn.Module]]) -> Iterator[list[str]]:
 
         return hook
 
-    handles = []
-    for name, module in named:
-        handles.append(module.register_forward_pre_hook(lambda *_: states.append(torch.get_rng_state())))
-        handles.append(module.register_forward_hook(ends(name)))
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in named:
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_: states.append(torch.get_rng_state())))
+            hooks.enter_context(module.register_forward_hook(ends(name)))
         yield drawing
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def watchable(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -227,12 +217,8 @@ def _hooked(
         if depth == 0:
             after()
 
-    handles = [optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends)]
-    try:
+    with optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(ends):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
