@@ -30,6 +30,9 @@ A law passes an option only if it is about that option: ``build(..., groups=[{"p
 with the names of parameters, and ``step(..., max_norm=0.1)``, which clips the norm of the whole gradient; 0 is a
 norm, and not none. A subject without one of these declares that by its name: see ``capabilities.py``.
 
+A model may draw numbers from torch's generator in its forward, as dropout does. A step goes through each microbatch
+once, in their order, and leaves the generator where these forwards do. Its user saves and loads it beside the state.
+
 A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
 ``build`` makes. A subject whose ranks must start with equal values declares ``trusts-init``; one whose ranks must
 have registered their parameters in one order, as DDP's, declares ``trusts-order``; one whose ranks must use the same

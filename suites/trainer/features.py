@@ -43,6 +43,7 @@ FEATURES = {
     "complex parameters": "parity.models[complex-*]",
     "buffers": "parity.models[buffers-*]",
     "counting buffers": "parity.models[counting-*]",
+    "generators": "parity.models[draws-*]",
     "sparse gradients": "parity.sparse[*]",
     "closures": "parity.closure[*]",
     "losses": "loss[*]",

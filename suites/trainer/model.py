@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from everyrank.fixtures.optimizers import Row, Variant, row
 from everyrank.suites.moves.model import Param as Param
 from everyrank.suites.moves.model import add_parameters
 from everyrank.suites.trainer.batches import Microbatch
+from everyrank.suites.trainer.generators import Generators, generator_of, noisy
 from torch import nn
 
 #: How many numbers the model takes and returns for a row, the rows of a microbatch, and those of an embedding.
@@ -99,6 +102,8 @@ class Model:
     """Whether the user asks for the state after each move, and makes nothing of it."""
     saves_some: bool = field(default=False, repr=False)
     """Whether a state is saved before all parameters are in a group."""
+    draws: bool = field(default=False, repr=False)
+    """Whether each forward draws random numbers."""
     losses: bool = True
     """Whether the loss that a step returns is compared."""
 
@@ -121,6 +126,10 @@ class Model:
         if step.skips_in:
             found = step.prepared(found, functools.partial(setattr, module, "skips"), index)
         return [signed(batch, index) for batch in found] if any(param.cancels for param in self.params) else found
+
+    def drawing(self, part: int, generators: Generators) -> AbstractContextManager[None]:
+        """Let the forwards of a part go on with its generator, if they draw."""
+        return generator_of(part, generators) if self.draws else contextlib.nullcontext()
 
     def named(self, groups: Sequence[Group], first: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return the first groups of a training with the names of their parameters, each the first one it has."""
@@ -158,6 +167,7 @@ class Trained(nn.Module):
         return len(self.made_of.layers) + 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = noisy(x) if self.made_of.draws else x
         out = x
         for number in range(self.layers):
             out = self.get_submodule(f"layer{number}")(torch.tanh(out) if number else out)

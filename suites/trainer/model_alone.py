@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from everyrank.suites.compare.reference import SEED, Plan, mean, order_matched, sum_in_order
+from everyrank.suites.trainer.generators import Generators
 from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
 from everyrank.suites.trainer.parameters import first_names
 from torch import nn
@@ -19,6 +20,7 @@ class ModelAlone:
     def __init__(self, made_of: Model, frozen: Iterable[int] = ()) -> None:
         self.made_of = made_of
         self.model = made_of.build(SEED, frozen)
+        self.generators: Generators = {}
         construct: Any = made_of.row.optimizer
         groups = [self._tensors(group) for group in self.named(made_of.groups)]
         self.optimizer = construct(groups or self.model.parameters(), **made_of.choice.make())
@@ -98,10 +100,11 @@ class ModelAlone:
         batches = self.made_of.batches(self.model, step, number, time, index)
         self.model.zero_grad()
         losses = []
-        for batch in batches:
-            loss = batch.loss(self.model)
-            loss.backward()
-            losses.append(loss.detach())
+        with self.made_of.drawing(index, self.generators):
+            for batch in batches:
+                loss = batch.loss(self.model)
+                loss.backward()
+                losses.append(loss.detach())
         gradients = [parameter.grad for parameter in self.model.parameters()]
         return sum_in_order(losses), [
             each.coalesce() if each is not None and each.is_sparse else each for each in gradients

@@ -121,7 +121,7 @@ class StateMoves(UserMoves):
         then=_saved,
         writes=("saved state",),
         reads=("parameter", "buffer", "optimizer state", "step count", "option", "group", "frozen", "scheduler"),
-        reads_further={7: ("position",)},
+        reads_further={7: ("position",), 10: ("generator",)},  # saved beside the state by its user
     )
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
@@ -148,7 +148,16 @@ class StateMoves(UserMoves):
         often=3,
         after="save",
         shown_by="step",
-        writes=("parameter", "buffer", "optimizer state", "step count", "option", "scheduler", "position"),
+        writes=(
+            "parameter",
+            "buffer",
+            "optimizer state",
+            "step count",
+            "option",
+            "scheduler",
+            "position",
+            "generator",
+        ),
         reads=("saved state", "group", "frozen"),
     )
     def load(

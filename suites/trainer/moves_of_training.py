@@ -98,7 +98,7 @@ _STEPS: dict[str, Any] = {
         "rows": "mean",
     },
     "often": 6,
-    "writes": ("parameter", "gradient", "optimizer state", "step count", "scheduler"),
+    "writes": ("parameter", "gradient", "optimizer state", "step count", "scheduler", "generator"),
     "reads": (
         "parameter",
         "gradient",
@@ -112,6 +112,7 @@ _STEPS: dict[str, Any] = {
         "hook",
         "use",
     ),
+    "reads_further": {10: ("generator",)},
     "drawn": {
         "times": (1, 1, 2),
         "parts": (1, 1, 2, 3),

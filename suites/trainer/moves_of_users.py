@@ -164,7 +164,7 @@ class UserMoves(TrainingMoves):
             7: ({"by": lambda outline: outline.model.size - 1}, {"parts": 2, "by": 0}),
         },
         shown_by="step",
-        writes=("gradient",),
+        writes=("gradient", "generator"),
         reads=("gradient",),
     )
     def miss(self, parts: int = 1, in_backward: bool = False, by: int | None = None) -> None:

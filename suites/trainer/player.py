@@ -144,13 +144,15 @@ _FLOWS_OF_DTYPES = (
     (2, "Adam-everything", "bf16", "complex-row", "frozen", "", "values", "two", "", False),
     (2, "SGD-everything", "fp32-row", "bf16", "frozen", "", "buffers", "one", "", False),
 )
+#: That for flows to what a step draws.
+_FLOWS_OF_GENERATORS = ((2, "SGD-momentum", "plain", "scalar", "row", "", "values", "one", "", False, True),)
 
 
 class TrainerPlayer(ApartMoves):
     """Subject and reference of ``trainer``."""
 
     features = FEATURES
-    features_since = {"clipping of complex parameters": 8}
+    features_since = {"clipping of complex parameters": 8, "generators": 9}
     claims = {NAMES_RANKS: frozenset({"errors", "training after errors of a rank"})}
     choices = {
         TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers"}),
@@ -164,9 +166,7 @@ class TrainerPlayer(ApartMoves):
         5: named_traits(_FURTHER_TRAITS, _FLOWS_OF_USE),
         7: named_traits(_FURTHER_TRAITS, _FLOWS_OF_POSITIONS),
         8: named_traits(_FURTHER_TRAITS, _FLOWS_OF_DTYPES),
-    }
-    holes = {
-        "generator": "open: no model draws numbers, as dropout does",
+        10: named_traits((*_FURTHER_TRAITS, "draws"), _FLOWS_OF_GENERATORS),
     }
     outline = Outline
     drawing = "everyrank.suites.trainer.drawing:ModelDrawing"
@@ -219,9 +219,18 @@ class TrainerPlayer(ApartMoves):
             "values": ("",),
             "watched": (False,),
         },
+        {
+            **dict.fromkeys(("param1", "param2", "param3"), ("plain", "scalar", "row", "unused", "frozen")),
+            "size": (3, 2),
+            "optimizer": ("SGD-momentum", "Adam-everything"),
+            "start": _STARTS,
+            "groups": ("", "two", "some"),
+            "draws": (True,),
+        },
+        {},
     )
-    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2, 8: 3}
-    layers_alone = frozenset({4, 5, 7, 8})
+    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2, 8: 3, 9: 1, 10: 0}
+    layers_alone = frozenset({4, 5, 7, 8, 10})
     layers_changed_again = frozenset({7})
 
     @classmethod
@@ -267,6 +276,7 @@ class TrainerPlayer(ApartMoves):
             counts=counts,
             watched=traits.get("watched", False) and _STATES | {f"states of {optimizer}"} <= features,
             saves_some=groups == "later",
+            draws=traits.get("draws", False) and "generators" in features,
             losses="losses" in features,
         )
 
@@ -287,6 +297,7 @@ class TrainerPlayer(ApartMoves):
         yield replace(model, edges=False, equal=False)
         yield replace(model, buffer=False, own_buffer=False, counts=False)
         yield replace(model, watched=False)
+        yield replace(model, draws=False)
         yield from with_each(model, plain)
 
     @classmethod

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, same
+from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check, same
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.together import Rejected, reference_acts
 from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, Arena
 from everyrank.suites.trainer.as_torch import reloaded
 from everyrank.suites.trainer.batches import Microbatch
+from everyrank.suites.trainer.generators import Generators
 from everyrank.suites.trainer.model import Model, Step
 from everyrank.suites.trainer.model_alone import ModelAlone
 from everyrank.suites.trainer.parameters import Values, first_names, full_parameters, own_parameters, reordered
@@ -45,12 +46,14 @@ class TrainingSide:
     device: torch.device
     computes: bool = False
     """Whether this rank has computed a loss in the last step."""
+    generators: Generators = field(default_factory=dict)
+    """Where its user lets the next step go on to draw."""
 
     def step(self, step: Step, number: int, time: int) -> Any:
         """Train for one step on this rank's microbatches."""
         options = {} if step.max_norm is None else {"max_norm": step.max_norm}
         batches = self.batches(step, number, time)
-        with subject_acts("step"):
+        with subject_acts("step"), self.made_of.drawing(self.index, self.generators):
             found = self.trainer.step(*batches, **options)
         self.computes = any(batch.asked for batch in batches)
         return found
@@ -139,12 +142,16 @@ class Sides:
         """Train both sides for one step, and compare the loss, if one is returned."""
         self.steps += 1
         self.exact_so_far &= not (step.max_norm is not None and self.coarse)
+        if self.made_of.draws:  # a user saves them beside the state, and goes on from before a step that has failed
+            self.training.generators = dict(self.alone.generators)
         with reference_acts():
             wanted = self.alone.step(step, number, time, self.training.parts)
             if self.as_torch is not None:
                 self.as_torch.follow(self.alone)
                 self.as_torch.step(step, number, time, self.training.parts)
         found = self.training.step(step, number, time)
+        if self.made_of.draws:
+            self.compare_generators()
         if found is not None and self.made_of.losses:
             self.compare_loss(torch.as_tensor(found), wanted)
 
@@ -238,6 +245,12 @@ class Sides:
             alike = [name for name in wanted if allowed[name] == tolerance]
             comparison.step(0, {name: found[name] for name in alike}, {name: wanted[name] for name in alike})
             comparison.raise_first()
+
+    def compare_generators(self) -> None:
+        """Compare where the generator of this rank's part is after a step."""
+        index = self.training.index
+        there = torch.equal(self.training.generators[index], self.alone.generators[index])
+        check(there, "the step has drawn more or fewer numbers than its forwards do")
 
     def compare_loss(self, found: torch.Tensor, wanted: torch.Tensor) -> None:
         """Compare the loss that a step has returned."""

@@ -12,6 +12,7 @@ from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import SAME_GRAPH, Arena
 from everyrank.suites.trainer.contract import CONTRACT
+from everyrank.suites.trainer.generators import noisy
 from everyrank.suites.trainer.law_player import follow, playing
 from everyrank.suites.trainer.points import TrainingPoint
 
@@ -39,6 +40,16 @@ class Counting(Plain):
 
 COUNTING = Model("counting", Counting, frozenset({"buffers"}))
 
+
+class Drawing(Plain):
+    """Finds forwards that are done twice, or in another order: each draws numbers, as dropout does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(noisy(x))
+
+
+DRAWING = Model("draws", Drawing, frozenset({"draws"}))
+
 #: The ranks that do not use the branch; negative numbers count from the end.
 _SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}}
 
@@ -60,6 +71,7 @@ def _models() -> Iterator[TrainingPoint]:
     )
     yield from points.plain(2, 3, label="counting", model=COUNTING, steps=3, core=())
     yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2, core=())
+    yield from points.plain(2, label="draws", model=DRAWING, steps=3, core=())
 
 
 @law("parity.models", _models, groups=("TRAINED", "SCALED"))
@@ -67,12 +79,13 @@ def models(arena: Arena, point: TrainingPoint) -> None:
     """Every kind of parameter trains as in one process: tied, frozen, unused, without dimensions or elements, ...
 
     A parameter that no rank uses keeps its value and its state; if some ranks use it, the others count as zero. What
-    a forward writes into a buffer is there for the next one.
+    a forward writes into a buffer is there for the next one. A forward may draw from torch's generator: a step draws
+    what its microbatches do in their order, and nothing else.
     """
-    if point.plan.model is not COUNTING:
+    if point.plan.model not in (COUNTING, DRAWING):
         follow(arena, point.plan)
         return
-    with playing(arena, point.plan) as player:
+    with playing(arena, point.plan, draws=point.plan.model is DRAWING) as player:
         player.step(times=point.plan.steps, parts=point.plan.parts)
 
 

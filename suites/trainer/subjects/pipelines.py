@@ -182,6 +182,7 @@ _LACKS = {
             "scalars-",
             "buffers-",
             "counting-",
+            "draws-",
         )
     ]
     + [
