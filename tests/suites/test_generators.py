@@ -17,6 +17,7 @@ from everyrank.suites.trainer.features import FEATURES
 from everyrank.suites.trainer.generators import Generators, generator_of
 from everyrank.suites.trainer.model import Model, Param
 from everyrank.suites.trainer.subjects.exemplars import DATA_PARALLEL
+from torch.utils.checkpoint import checkpoint
 
 MODEL = Model(2, params=(Param("p0", (3,)),), variant="momentum", draws=True)
 LONG = Script(
@@ -52,6 +53,23 @@ def test_a_generator_goes_on_where_it_was_and_the_others_do_not_move() -> None:
 @pytest.mark.world(2, timeout=120)
 def test_who_goes_through_each_microbatch_once_has_the_numbers_of_the_reference(process_group: Any) -> None:
     assert play(DATA_PARALLEL, LONG) == ""
+
+
+class Checkpoints(DataParallel):
+    """Keeps no activations, and computes them again with the numbers that were drawn."""
+
+    def backward(self, batches: Sequence[Any]) -> torch.Tensor:
+        losses = []
+        for batch in batches:
+            loss = checkpoint(batch.loss, self.model, use_reentrant=False)
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+
+@pytest.mark.world(2, timeout=120)
+def test_who_computes_activations_again_with_the_same_numbers_is_right(process_group: Any) -> None:
+    assert play(replace(DATA_PARALLEL, name="checkpoints", build=Checkpoints), LONG) == ""
 
 
 class DrawsAfterItsForwards(DataParallel):
