@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -43,8 +42,7 @@ def chains_of(player: type[Player], scripts: Iterable[Crossing]) -> set[Chain]:
 
 
 def _without_numbers(flow: Flow) -> Flow:
-    load = None if flow.load is None else flow.load[:2]
-    return replace(flow, changed_by=flow.changed_by[:2], load=load)
+    return Flow(flow.kind, flow.changed_by[:2], None if flow.load is None else flow.load[:2], flow.read_by)
 
 
 @cache
@@ -54,7 +52,6 @@ def unseen(player: Any) -> list[tuple[Event, ...]]:
     flows, by_move = all_flows(player), defaultdict(list)
     for flow in flows:
         by_move[flow.changed_by[0]].append(flow)
-    chains = {(first, second) for first in flows for second in by_move[first.read_by]}
     saves = [(name, 0) for name, move in moves_of(player).items() if SAVED in move.writes]
 
     def events(first: Flow, second: Flow) -> tuple[Event, ...]:
@@ -62,4 +59,5 @@ def unseen(player: Any) -> list[tuple[Event, ...]]:
         changed = () if first.changed_by == START else (first.changed_by,)
         return *changed, *loads[0], second.changed_by, *loads[1], (second.read_by, 0)
 
-    return sorted({events(*chain) for chain in chains} - {events(*chain) for chain in seen})
+    possible = {events(first, second) for first in flows for second in by_move[first.read_by]}
+    return sorted(possible - {events(*chain) for chain in seen})

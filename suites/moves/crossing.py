@@ -260,17 +260,26 @@ class States:
         """Return the state of an outline."""
         key = repr(outline)
         if key not in self._known:
-            self._known[key] = State(dict(self.covering.able(self.covering.events, outline)), copy.deepcopy(outline))
+            self._known[key] = State(dict(self.covering.able(self.covering.events, outline)), _copied(outline))
         return self._known[key]
 
     def after(self, state: State, number: int) -> State:
         """Return the state after an event."""
         if number not in state.after:
-            outline = copy.deepcopy(state.outline)
+            outline = _copied(state.outline)
             name, _ = self.covering.events[number]
             self.covering.moves[name].then(outline, **state.able[number])
             state.after[number] = self.state_of(outline)
         return state.after[number]
+
+
+def _copied(outline: Any) -> Any:
+    """Return a copy of an outline with the same model: no move changes it, and to copy it would take longest."""
+    copied = copy.copy(outline)
+    for name, value in vars(outline).items():
+        if type(value).__hash__ is None or isinstance(value, tuple):  # it, or what it holds, may be changed in place
+            setattr(copied, name, copy.deepcopy(value))
+    return copied
 
 
 class _Line:
@@ -285,13 +294,16 @@ class _Line:
         self.state = self.states.state_of(self.writing.outline)
         self.prefix = _Prefix(len(covering.events), covering.width - 1)
         self.last: int | None = None
-        self.unmet = 0
-        """The events that have not met all of the model's traits, as bits."""
+        self.unmet: list[int] = []
+        """How many of the model's traits each event has not met."""
+        self.unmet_bits = 0
+        """The events that have not met all of them, as bits."""
         self.found: list[Event] = []
 
     def add_best(self) -> bool:
         """Add the event that brings most, now and soon; return whether one makes sense."""
-        self.unmet = sum(1 << number for number in range(len(self.covering.events)) if self._unmet(number))
+        self.unmet = [len(self.values - self.covering.met[event]) for event in self.covering.events]
+        self.unmet_bits = sum(1 << number for number, count in enumerate(self.unmet) if count)
         worth = {number: self._worth(number) for number in self.state.able}
         turn, count = len(self.covering.scripts), len(self.covering.events)
         had = Counter(self.found)
@@ -311,22 +323,18 @@ class _Line:
         covering = self.covering
         new = (self.prefix.bits & ~covering.tuples[number]).bit_count()
         after = self.states.after(self.state, number)
-        pair = self.last is not None and self._is_new(self.last, number)
-        ahead = max((self._ahead(after, number, then) for then in after.able), default=-_PAIR * 2)
-        return pair * _PAIR + new + _TRAIT * self._unmet(number) + ahead
+        pair = self.last is not None and not covering.pairs[self.last] >> number & 1
+        return pair * _PAIR + new + _TRAIT * self.unmet[number] + self._ahead(after, covering.pairs[number])
 
-    def _ahead(self, state: State, number: int, then: int) -> float:
-        further = self.states.after(state, then)
-        now = self._is_new(number, then) * _PAIR + self._unmet(then) * _TRAIT
-        soon = bool(further.bits & ~self.covering.pairs[then]) * _PAIR + bool(further.bits & self.unmet) * _TRAIT
-        return now / 2 + soon / 4
-
-    def _unmet(self, number: int) -> int:
-        """Return how many of the model's traits an event has not met."""
-        return len(self.values - self.covering.met[self.covering.events[number]])
-
-    def _is_new(self, first: int, second: int) -> bool:
-        return not self.covering.pairs[first] >> second & 1
+    def _ahead(self, state: State, followed: int) -> float:
+        """Return what the best of the events may bring that make sense now, and what may follow it."""
+        best, pairs, unmet, unmet_bits = -_PAIR * 2.0, self.covering.pairs, self.unmet, self.unmet_bits
+        for then in state.able:
+            further = self.states.after(state, then).bits
+            now = (not followed >> then & 1) * _PAIR + unmet[then] * _TRAIT
+            soon = bool(further & ~pairs[then]) * _PAIR + bool(further & unmet_bits) * _TRAIT
+            best = max(best, now / 2 + soon / 4)
+        return best
 
     def _cover(self, number: int) -> None:
         """Note what the event brings, so that the next one brings something else."""

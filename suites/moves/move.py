@@ -97,14 +97,14 @@ class Move:
             if values[name] != self.defaults[name]:
                 yield from _needed(needs, outline, arguments, values)
 
-    @property
+    @functools.cached_property
     def required(self) -> list[str]:
         """The arguments without a default."""
         return [name for name, value in self.defaults.items() if value is inspect.Parameter.empty]
 
     def arguments(self, kind: int, outline: Any) -> dict[str, Any] | None:
         """Return the arguments of a kind at this point of a script, or None if there are none."""
-        chosen = self.kinds_up_to()[kind]
+        chosen = self._every_kind[kind]
         found = {name: value(outline) if callable(value) else value for name, value in chosen.items()}
         return None if None in found.values() else found
 
@@ -123,6 +123,10 @@ class Move:
         """Return the kinds of arguments that crossings up to this layer have; the first ones are of layer 0."""
         later = [kind for number in sorted(self.further) if number <= layer for kind in self.further[number]]
         return [*self.kinds, *later]
+
+    @functools.cached_property
+    def _every_kind(self) -> list[Mapping[str, Any]]:
+        return self.kinds_up_to()
 
 
 def _needed(needs: Needs, outline: Any, given: Mapping[str, Any], values: Mapping[str, Any]) -> Iterable[str]:
@@ -163,8 +167,13 @@ def move(
     return decorate
 
 
-def moves_of(player: type) -> dict[str, Move]:
+def moves_of(player: type) -> Mapping[str, Move]:
     """Return the moves of a player's class by their names, in the order in which they stand there."""
+    return _moves_of(player)
+
+
+@functools.cache
+def _moves_of(player: type) -> Mapping[str, Move]:
     found: dict[str, Move] = {}
     for kind in reversed(player.__mro__):
         found |= {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -13,8 +13,13 @@ import torch
 FURTHER = ("momentum", "dampening", "nesterov", "alpha", "rho", "lr_decay")
 
 
-def defaults_of(kind: Any) -> dict[str, Any]:
+def defaults_of(kind: Any) -> Mapping[str, Any]:
     """Return the arguments of an optimizer's class by name, each with its default."""
+    return _defaults_of(kind)
+
+
+@functools.cache
+def _defaults_of(kind: Any) -> Mapping[str, Any]:
     return {each.name: each.default for each in inspect.signature(kind).parameters.values()}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from everyrank.fixtures.optimizers import rows
 from everyrank.suites.arena.surface import PARTS
-from everyrank.suites.moves.options import zeros_of
+from everyrank.suites.moves.options import defaults_of, zeros_of
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param, drawn_variants
 from everyrank.suites.rpc_optimizer.parts import MORE
 
@@ -110,7 +109,7 @@ class Outline:
 
     def options(self, by: int) -> list[str]:
         """Return the options that can be changed. No optimizer adds a weight decay to a sparse gradient."""
-        known = set(inspect.signature(self.model.optimizers[by].row.optimizer).parameters)
+        known = set(defaults_of(self.model.optimizers[by].row.optimizer))
         return [name for name in OPTIONS if name in known - ({"weight_decay"} if self.model.sparse else set())]
 
     def without_gradients(self, missing: Collection[int]) -> Iterator[str]:
