@@ -89,7 +89,7 @@ class Twins:
         parts = [twin.get_parameter(name).grad for twin in self.models]
         if all(part is not None and part.shape == mine.shape for part in parts):
             found = _mean(parts)
-            if found is not None and self.close(name, mine, found, bound):
+            if found is not None and self.close(name, dense(mine), dense(found), bound):
                 self._give(name, found)
 
     def close(self, name: str, mine: torch.Tensor, wanted: torch.Tensor, bound: float) -> bool:
