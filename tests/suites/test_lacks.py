@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from everyrank import current_world
 from everyrank.cli import main
 from everyrank.model.ledger import matching
 from everyrank.suites import Lack, Subject
 from everyrank.suites.engine.capability import capabilities, declarable
 from everyrank.suites.engine.case import Case, cases
-from everyrank.suites.engine.contract import contract, contracts
+from everyrank.suites.engine.contract import Point, contract, contracts
 from everyrank.suites.engine.ledger import read as read_ledger
 from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.trainer.arena import Arena
+from everyrank.suites.trainer.capabilities import CAPABILITIES
+from everyrank.suites.trainer.subjects.exemplars import DATA_PARALLEL, SHARDED
 
 from tests.engines import one_run
 from tests.inner import Inner
@@ -353,3 +357,12 @@ def test_a_wrong_list_in_a_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("lacks = 3\n")
     with pytest.raises(LedgerError, match=r"mine.toml: lacks is a list of the names of capabilities, not 3"):
         read_ledger(tmp_path / "mine.toml")
+
+
+@pytest.mark.world(2)
+@pytest.mark.parametrize("exemplar", [DATA_PARALLEL, SHARDED], ids=lambda subject: subject.name)
+def test_an_exemplar_lacks_nothing_if_it_is_no_exemplar(exemplar: Subject, process_group: object) -> None:
+    arena = Arena(exemplar, Point("own", 2), current_world())
+    for each in CAPABILITIES:
+        if each.use is not None:
+            each.use(arena)
