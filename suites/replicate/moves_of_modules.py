@@ -16,7 +16,7 @@ from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.compare.reference import SEED, mean
-from everyrank.suites.moves.move import NEVER, move, only_if
+from everyrank.suites.moves.move import NEVER, by_model, move, only_if
 from everyrank.suites.replicate.arena import dense
 from everyrank.suites.replicate.model import Part, batch, buffer_values, loss, make
 from everyrank.suites.replicate.moves_of_parameters import ParameterMoves
@@ -106,15 +106,20 @@ class ModuleMoves(ParameterMoves):
     @move(
         "buffers",
         needs=_setting_needs,
-        drawn={"reassigned": (False, False, True)},
-        kinds=({}, {"reassigned": True}),
+        drawn={"reassigned": (False, False, True), "others": (False, True)},
+        kinds=({"others": by_model((False, True))}, {"reassigned": True}),
         shown_by="backward",
         often=2,
         writes=("buffer",),
     )
-    def set_buffers(self, reassigned: bool = False) -> None:
-        """Give each rank its own values in all buffers; if ``reassigned``, as new tensors."""
+    def set_buffers(self, reassigned: bool = False, others: bool = False) -> None:
+        """Give each rank its own values in all buffers; if ``reassigned``, as new tensors.
+
+        ``others``: all ranks but the first, whose values stay.
+        """
         for rank, model in self.sides.models:
+            if others and rank == 0:
+                continue
             for name, buffer in list(model.named_buffers()):
                 value = buffer_values(buffer, self.number, rank)
                 if reassigned:
@@ -125,16 +130,8 @@ class ModuleMoves(ParameterMoves):
     @move("buffers", needs=_evaluating_needs, then=_evaluated, writes=("buffer",), reads=("parameter", "buffer"))
     def evaluate(self) -> None:
         """Run one forward in eval, without gradients."""
-        sides = self.sides
-        sides.twins.send_buffers()
-        rows, _ = batch(self.number, 0, sides.rank)
-        with torch.no_grad(), sides.acting():
-            out = sides.ours.eval()(rows)
-        with torch.no_grad():
-            sides.same(out, sides.twin.eval()(rows), "what the module returned in eval")
-        sides.ours.train()
-        sides.twin.train()
-        sides.equal = True
+        self.sides.evaluate(self.number)
+        self.sides.equal = True
 
     @move(
         "state-dict",

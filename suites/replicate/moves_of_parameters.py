@@ -91,7 +91,7 @@ class ParameterMoves(TrainingMoves):
         needs=_thawing_needs,
         then=_frozen,
         drawn={"param": lambda outline: sorted(outline.frozen)},
-        kinds=({"param": lambda outline: lowest(outline.frozen)},),
+        kinds=({"param": lambda outline: max(outline.frozen, default=None)},),  # not that which was frozen just now
         shown_by="backward",
         writes=("frozen", "gradient"),
     )

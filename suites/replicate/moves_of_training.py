@@ -12,7 +12,7 @@ from everyrank.fixtures.failing import InjectedError
 from everyrank.suites.arena.groups import error_of, root, text_of
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, move, often_nothing, only_if, subsets
+from everyrank.suites.moves.move import NEVER, by_model, move, often_nothing, only_if, subsets
 from everyrank.suites.moves.player import Player
 from everyrank.suites.replicate.arena import Arena, unsynced
 from everyrank.suites.replicate.model import Model
@@ -40,6 +40,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
             yield NEVER
     if given.get("skips_in") and not (skips and forwards > 1):
         yield NEVER
+    if given.get("evaluates"):
+        yield "buffers in evaluation"
     if given.get("packing"):
         yield "packed inputs"
     if outline.quiet and any(buffer.moving for buffer in outline.model.buffers):
@@ -47,8 +49,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
 
 
 def _ran(outline: Outline, synced: bool = True, **given: Any) -> None:
-    outline.pending = outline.quiet = not synced
-    outline.unsynced = not synced
+    outline.pending = outline.unsynced = not synced
+    outline.quiet = not synced or given.get("evaluates", False)
     outline.cleared &= not synced
     outline.trained = True
 
@@ -128,7 +130,7 @@ class TrainingMoves(Player):
         kinds=(
             {},
             {"synced": False},
-            {"forwards": 2},
+            {"forwards": 2, "evaluates": by_model((False, True))},
             {"skips": _first_param, "skipped_by": _last_rank},
             {"skips": _first_param, "skipped_by": _all_ranks},
             {"rowless": _last_rank},
@@ -155,11 +157,12 @@ class TrainingMoves(Player):
         rowless: tuple[int, ...] = (),
         packing: str = "",
         skips_in: tuple[int, ...] = (),
+        evaluates: bool = False,
     ) -> None:
         """Run forwards, and as many backwards, each on its own rows; do so several times.
 
         ``skips``: these parameters go unused on the ranks ``skipped_by``, in the forwards ``skips_in`` or in all.
-        ``rowless``: these ranks have no rows.
+        ``rowless``: these ranks have no rows. ``evaluates``: before the backwards there is a forward in eval.
         """
         sides = self.sides
         skipped = [skips if rank in skipped_by else () for rank in range(sides.size)]
@@ -176,6 +179,8 @@ class TrainingMoves(Player):
                     sides.loss(rows, targets, not_used[sides.rank], packing)
                     for (rows, targets), not_used in zip(mine, used, strict=True)
                 ]
+                if evaluates:
+                    sides.evaluate(self.number)
                 for each in losses:
                     each.backward()
         sides.equal = True

@@ -142,6 +142,17 @@ class Sides:
         args, kwargs = packed(rows, packing)
         return loss(self.ours(*args, skips=skips, **kwargs), targets)
 
+    def evaluate(self, number: int) -> None:
+        """Run a forward in eval, without gradients, and compare what it returns."""
+        self.twins.send_buffers()
+        rows, _ = batch(number, 0, self.rank)
+        with torch.no_grad(), self.acting():
+            out = self.ours.eval()(rows)
+        with torch.no_grad():
+            self.same(out, self.twin.eval()(rows), "what the module returned in eval")
+        self.ours.train()
+        self.twin.train()
+
     def step(self) -> None:
         """Do one step of each optimizer."""
         for optimizer in self.optimizers:
