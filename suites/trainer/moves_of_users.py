@@ -81,6 +81,9 @@ def _writing_buffers_needs(outline: Outline) -> Iterator[str]:
     yield from only_if(outline.model.buffer and not outline.spoiled)
 
 
+#: The norm of a step that fails: it would shrink all gradients of the next one.
+_NORM = 0.01
+
 #: An epoch has these batches, and its numbers for them: that of no move.
 _BATCHES, _EPOCH = 3, 1000
 
@@ -154,23 +157,24 @@ class UserMoves(TrainingMoves):
         needs_of={
             "parts": lambda outline: ["microbatches", "errors of microbatches", *only_if(not outline.sparse)],
             "in_backward": NEVER,
+            "clips": "clipping",  # it fails before there is a norm
         },
         laws={"by": "errors.rank"},
         then=_missed,
         drawn={"parts": (1, 2), "by": lambda outline: [None, None, *range(outline.model.size)]},
         kinds=(),
         further={
-            2: ({}, {"parts": 2}),
-            7: ({"by": lambda outline: outline.model.size - 1}, {"parts": 2, "by": 0}),
+            2: ({"clips": True}, {"parts": 2}),
+            7: ({"by": lambda outline: outline.model.size - 1, "clips": True}, {"parts": 2, "by": 0}),
         },
         shown_by="step",
         writes=("gradient", "generator"),
         reads=("gradient",),
     )
-    def miss(self, parts: int = 1, in_backward: bool = False, by: int | None = None) -> None:
+    def miss(self, parts: int = 1, in_backward: bool = False, by: int | None = None, clips: bool = False) -> None:
         """Let the last loss of a step raise on all ranks, or its backward: all raise, and nothing has changed.
 
-        ``by``: it raises on this rank alone, and all raise an error that names it.
+        ``by``: it raises on this rank alone, and all raise an error that names it. ``clips``: the step has a norm.
         """
         training = self.sides.training
         computed = self.arena.meet("who computes a loss", "this rank" if training.computes else "")
@@ -180,7 +184,8 @@ class UserMoves(TrainingMoves):
         *first, last = training.batches(Step(parts, used=self.used), self.number, 0)
         fails = by in (None, self.arena.rank)
         failing = Failing(last.inputs, last.targets, last.parts, in_backward=in_backward)
-        error = error_of(partial(training.trainer.step, *first, failing if fails else last))
+        options = {"max_norm": _NORM} if clips else {}
+        error = error_of(partial(training.trainer.step, *first, failing if fails else last, **options))
         if fails and error is not None and not isinstance(root(error), InjectedError):
             with subject_acts("step whose loss raises"):
                 raise error
