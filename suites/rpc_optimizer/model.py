@@ -27,7 +27,7 @@ class Param:
     """Whether its values and gradients are near the least numbers of float32."""
     alike: str = field(default="", repr=False)
     """What it has in common at the start with all others of its shape that are alike: their ``values``; or ``all``:
-    their gradients, too."""
+    their gradients, too, and the storage of those of one owner."""
 
 
 @dataclass(frozen=True)

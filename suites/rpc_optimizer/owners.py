@@ -71,9 +71,23 @@ def _generator(*seed: int) -> torch.Generator:
 def own(model: Model) -> None:
     """Make the parameters of this rank."""
     disown()
-    for number, param in enumerate(model.params):
-        if param.owner == rpc.get_worker_info().id:
-            mine[number] = new_parameter(model, number) if param.same_as is None else mine[param.same_as]
+    here = [number for number, param in enumerate(model.params) if param.owner == rpc.get_worker_info().id]
+    made = {number: new_parameter(model, number) for number in here if model.tensor(number) == number}
+    made |= _in_one_storage({number: made[number] for number in made if model.params[number].alike == "all"})
+    mine.update({number: made[model.tensor(number)] for number in here})
+
+
+def _in_one_storage(params: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Return the same parameters side by side in one storage, as those of a flat buffer."""
+    if not params:
+        return {}
+    extents = [param.untyped_storage().nbytes() // param.element_size() for param in params.values()]
+    storage = torch.empty(sum(extents), dtype=next(iter(params.values())).dtype)
+    found = {}
+    for (number, param), part in zip(params.items(), storage.split(extents), strict=True):
+        view = part.as_strided(param.shape, param.stride(), part.storage_offset()).copy_(param.detach())
+        found[number] = view.detach().requires_grad_(param.requires_grad)
+    return found
 
 
 def disown() -> None:
