@@ -26,7 +26,8 @@ _NARROWER = {
 def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     def change(gradient: torch.Tensor) -> torch.Tensor:
         wrong = gradient.clone(memory_format=torch.contiguous_format)
-        wrong.view(-1)[-1] = value
+        # The imaginary part of a complex number, which is more easily forgotten.
+        (torch.view_as_real(wrong) if wrong.is_complex() else wrong).view(-1)[-1] = value
         return wrong
 
     return change
