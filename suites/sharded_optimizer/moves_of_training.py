@@ -15,7 +15,7 @@ from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, ch
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
+from everyrank.suites.moves.move import by_model, first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena
@@ -227,7 +227,7 @@ class TrainingMoves(Player):
         needs=_clipping_needs,
         needs_of={"norm": lambda outline, norm: only_if(not (outline.empty and math.isinf(norm)))},
         drawn={"most": (0.5, 2.0, 100.0), "norm": (2.0, float("inf"), 1.0, float("inf"), 3.0)},
-        kinds=({}, {"norm": float("inf")}),
+        kinds=({"norm": by_model((2.0, 1.0, 2.0, 3.0))}, {"norm": float("inf")}),
         after="give",
         shown_by="step",
         writes=("gradient",),
