@@ -17,7 +17,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.moves.move import NEVER, by_model, move, only_if
-from everyrank.suites.replicate.arena import dense
+from everyrank.suites.replicate.arena import LOCAL_BUFFERS, dense
 from everyrank.suites.replicate.model import Part, batch, buffer_values, loss, make
 from everyrank.suites.replicate.moves_of_parameters import ParameterMoves
 from everyrank.suites.replicate.outline import Outline
@@ -278,6 +278,13 @@ class ApartMoves(ModuleMoves):
                 self._train(module, step)
         for name, expected in twin.named_parameters():
             _check_close(name, named[name].detach(), expected.detach())
+        if LOCAL_BUFFERS not in self.subject.declares:
+            inside = self.arena.inside(module)
+            found = self.arena.meet("buffers after join()", repr([buffer.tolist() for buffer in inside.buffers()]))
+            check(
+                len(set(found)) == 1,
+                f"ranks have different buffers after join(): {' and '.join(dict.fromkeys(found))}",
+            )
 
     def _model(self) -> Part:
         coarse = _COARSE[min(self.model.size, 3)]
