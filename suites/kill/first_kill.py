@@ -10,12 +10,15 @@ from everyrank.suites.collect.usability import case_of
 #: Why a case was not tried.
 ENOUGH = "a law has killed its rogue by another case; --others=all tries all"
 
+#: A contract, a rogue or a control of it, and one of its laws.
+Pair = tuple[str, str, str]
+
 
 class FirstKill:
     """Skips what a law has left for a rogue that it has killed. A pytest plugin of each controller."""
 
     def __init__(self) -> None:
-        self._left: dict[tuple[str, str], list[pytest.Item]] = {}
+        self._left: dict[Pair, list[pytest.Item]] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
@@ -30,6 +33,6 @@ class FirstKill:
                 other.add_marker(pytest.mark.skip(reason=ENOUGH), append=False)
 
 
-def _pair(item: pytest.Item) -> tuple[str, str] | None:
+def _pair(item: pytest.Item) -> Pair | None:
     case = case_of(item)
-    return (case.subject.name, case.law.id) if case is not None else None
+    return (*case.subject_key, case.law.id) if case is not None else None
