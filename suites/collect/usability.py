@@ -110,13 +110,16 @@ def identify(items: Iterable[pytest.Item]) -> None:
 def _outcome(rule: str, reports: Sequence[pytest.TestReport], ranks: Iterable[dict[str, Any]]) -> str:
     approximate = any(rank["notes"].get("approximate") for rank in ranks)
     phases = [
-        PhaseEnd(str(report.when), report.outcome, hasattr(report, "wasxfail"), _filed(report)) for report in reports
+        PhaseEnd(str(report.when), report.outcome, hasattr(report, "wasxfail"), outcome_of(report))
+        for report in reports
     ]
     return case_ending(rule, phases, approximate)
 
 
-def _filed(report: pytest.TestReport) -> str:
-    return next((str(value) for name, value in reversed(report.user_properties) if name == "outcome"), "")
+def outcome_of(report: Any) -> str:
+    """Return the outcome of a case as its rank or this process has filed it; the report of no case has none."""
+    filed = getattr(report, "user_properties", ())
+    return next((str(value) for name, value in reversed(filed) if name == "outcome"), "")
 
 
 def _missing(case: Case, outcome: str, names: Collection[str]) -> list[tuple[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from everyrank.suites.collect.usability import case_of
+from everyrank.suites.collect.usability import case_of, outcome_of
 
 #: Why a case was not tried.
 ENOUGH = "a law has killed its rogue by another case; --others=all tries all"
@@ -27,8 +27,7 @@ class FirstKill:
 
     @pytest.hookimpl(trylast=True)
     def pytest_everyrank_result(self, item: pytest.Item, reports: list[pytest.TestReport], **_: Any) -> None:
-        outcomes = {dict(report.user_properties).get("outcome") for report in reports}
-        if "fail" in outcomes and (pair := _pair(item)):
+        if "fail" in map(outcome_of, reports) and (pair := _pair(item)):
             for other in self._left.pop(pair, ()):
                 other.add_marker(pytest.mark.skip(reason=ENOUGH), append=False)
 

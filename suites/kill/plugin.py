@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.profile import DEFAULT
+from everyrank.suites.collect.usability import outcome_of
 from everyrank.suites.kill import sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
 from everyrank.suites.kill.drawn import TableOfDraws
@@ -92,5 +93,5 @@ def _is_unexpected(report: pytest.CollectReport | pytest.TestReport) -> bool:
 
     A case may have failed by what its ranks did together, whatever outcome one of them has reported.
     """
-    outcome = dict(getattr(report, "user_properties", ())).get("outcome", "error")
+    outcome = outcome_of(report) or "error"
     return outcome != "fail" and not (outcome == "stale" and requested_ledger())
