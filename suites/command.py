@@ -20,10 +20,7 @@ _PYTEST = "all other arguments are passed to pytest, for example"
 def run(arguments: Sequence[str]) -> NoReturn:
     """Run all cases of one subject, and print how many ended in which outcome."""
     parser = argparse.ArgumentParser(
-        "everyrank run",
-        allow_abbrev=False,
-        description=run.__doc__,
-        epilog=f"{_PYTEST} -n auto, --law=none.* or -x",
+        "everyrank run", description=run.__doc__, epilog=f"{_PYTEST} -n auto, --law=none.* or -x"
     )
     parser.add_argument("subject", help="module:NAME of a Subject; the module may be in this folder")
     given, rest = parser.parse_known_args(arguments)
@@ -70,7 +67,7 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     """
     parser = argparse.ArgumentParser(
         "everyrank kill-matrix",
-        allow_abbrev=False,  # --co is pytest's
+        allow_abbrev=False,  # a word that begins as an option of ours may be one of pytest's, as --co
         description=kill_matrix.__doc__,
         epilog=f"{_PYTEST} -n auto, or --generate=500 to show which rogues drawn sequences find and how fast",
     )

@@ -13,7 +13,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Run tests with one collective changed at a time, and list the changes that no assertion notices."""
     parser = argparse.ArgumentParser(
         "everyrank mutate",
-        allow_abbrev=False,  # --co is pytest's
+        allow_abbrev=False,  # a word that begins as an option of ours may be one of pytest's, as --co
         description=main.__doc__,
         epilog="all other arguments are passed to pytest: files of tests, -k, -n auto, --run-file, --adopt",
     )

@@ -14,7 +14,7 @@ from everyrank.cli import main
 from everyrank.fixtures import optimizers
 from everyrank.suites import Subject
 from everyrank.suites.collect.named_subject import load
-from everyrank.suites.command import count
+from everyrank.suites.command import count, kill_matrix
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.errors import DeclarationError
@@ -172,6 +172,13 @@ def test_an_unknown_command_lists_the_known_commands_and_none_lists_all(capsys: 
     assert "kill-matrix" in error
     assert main([]) == 0
     assert "usage: everyrank COMMAND" in capsys.readouterr().out
+
+
+def test_a_word_of_pytests_that_begins_as_an_option_of_ours_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda program, command, environment: executed.append(command))
+    kill_matrix(["--contract", "trainer", "--co"])
+    assert "--co" in executed[0]
 
 
 def test_the_kill_matrix_takes_no_filter(project: Project) -> None:
