@@ -33,17 +33,13 @@ def _change_needs(outline: Outline, changes: str) -> Iterator[str]:
         yield from Outline(model).missing_needs((*model.trained[-1:],), len(model.trainers))
 
 
-def _acted(outline: Outline, changes: str) -> None:
-    filled(outline)
-
-
 class UpdateMoves(RoundMoves):
     """What the optimizer on the server does, as its user has built it."""
 
     @move(
         "parity.rounds",
         needs_of={"changes": _change_needs},
-        then=_acted,
+        then=filled,
         drawn={"changes": ("memory", "buffer", "frozen")},
         kinds=(),
         further={1: ({"changes": "memory"}, {"changes": "buffer"}), 4: ({"changes": "frozen"},)},

@@ -91,6 +91,13 @@ class Updates:
     acts = ""
     """What the user's optimizer does after each step: it changes a ``buffer``, gives parameters new ``memory``, or
     freezes the last one that is trained (``freeze``) and thaws it again (``thaw``)."""
+    modules: tuple[torch.nn.Module, ...] = ()
+    """The module that the server was given, and that of the reference."""
+    known = False
+    """Whether the server's optimizer has the parameters of the module that the server was given."""
+
+    def __init__(self) -> None:
+        self._frozen: dict[torch.nn.Module, torch.nn.Parameter] = {}
 
     def begin(self, *_: object) -> None:
         """Stop if the next update has a stop; this is a hook of the server's optimizer."""
@@ -98,14 +105,6 @@ class Updates:
             self.stop.update_begins()
         if self.fails:
             raise InjectedError(self.fails)
-
-    def __init__(self) -> None:
-        self._frozen: dict[torch.nn.Module, torch.nn.Parameter] = {}
-
-    modules: tuple[torch.nn.Module, ...] = ()
-    """The module that the server was given, and that of the reference."""
-    known = False
-    """Whether the server's optimizer has the parameters of the module that the server was given."""
 
     def watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Act after the steps of an optimizer, if its module is known."""
