@@ -172,7 +172,7 @@ def moves_of(player: type) -> Mapping[str, Move]:
     return _moves_of(player)
 
 
-@functools.cache
+@functools.cache  # behind a function: to mypy a class is not hashable
 def _moves_of(player: type) -> Mapping[str, Move]:
     found: dict[str, Move] = {}
     for kind in reversed(player.__mro__):

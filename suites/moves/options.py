@@ -18,7 +18,7 @@ def defaults_of(kind: Any) -> Mapping[str, Any]:
     return _defaults_of(kind)
 
 
-@functools.cache
+@functools.cache  # behind a function: to mypy a class is not hashable
 def _defaults_of(kind: Any) -> Mapping[str, Any]:
     return {each.name: each.default for each in inspect.signature(kind).parameters.values()}
 

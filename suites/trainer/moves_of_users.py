@@ -157,7 +157,7 @@ class UserMoves(TrainingMoves):
         needs_of={
             "parts": lambda outline: ["microbatches", "errors of microbatches", *only_if(not outline.sparse)],
             "in_backward": NEVER,
-            "clips": "clipping",  # it fails before there is a norm
+            "clips": "clipping",  # of no complex number: the step fails before there is a norm
         },
         laws={"by": "errors.rank"},
         then=_missed,
