@@ -68,9 +68,11 @@ class RankHooks:
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
         self._progress.begin(self._order.number, "setup")
+        # The test before this one left up what it has in common with the next, which may have been skipped since.
+        item.session._setupstate.teardown_exact(item)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -128,6 +128,36 @@ SOURCE = {
         def test_uses_it(world, bad_end):
             pass
         """,
+    "test_skips_its_last.py": """
+        import os
+        import pytest
+
+        pytestmark = pytest.mark.world(2)
+
+        @pytest.fixture(scope="module")
+        def lives_long():
+            yield
+            with open(os.path.join(os.environ["PYTHONPATH"], "fixtures.txt"), "a") as file:
+                file.write("ended" + os.linesep)
+            assert "fails to end" not in os.environ.get("ASKED", "")
+
+        def test_uses_it(lives_long):
+            pass
+
+        @pytest.mark.skip(reason="the controller knows")
+        def test_left_out(lives_long):
+            pass
+        """,
+    "test_comes_next.py": """
+        import os
+        import pytest
+
+        @pytest.mark.world(2)
+        def test_finds_it_ended(world):
+            world.barrier()
+            with open(os.path.join(os.environ["PYTHONPATH"], "fixtures.txt")) as file:
+                assert file.read().split() == ["ended", "ended"]
+        """,
 }
 
 
@@ -256,3 +286,18 @@ def test_a_wider_fixture_that_fails_to_end_is_reported(project: Project, argumen
     inner = project.run("test_late.py", *arguments)
     assert inner.code == pytest.ExitCode.TESTS_FAILED
     assert "a module's fixture failed to end" in inner.out
+
+
+def test_what_a_skipped_test_would_have_shared_ends_before_the_next_test(project: Project) -> None:
+    ran = Ran(project, "test_skips_its_last.py", "test_comes_next.py")
+    outcomes = {test: ran.inner[test].outcome for test in ("test_uses_it", "test_left_out", "test_finds_it_ended")}
+    assert outcomes == {"test_uses_it": "passed", "test_left_out": "skipped", "test_finds_it_ended": "passed"}
+
+
+def test_a_wider_fixture_that_fails_to_end_after_a_skip_is_reported(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASKED", "fails to end")
+    text = Ran(project, "test_skips_its_last.py", "test_comes_next.py").inner["test_finds_it_ended"].text
+    assert "it came after test_skips_its_last.py::test_uses_it" in text
+    assert 'assert "fails to end" not in' in text
