@@ -4,10 +4,10 @@ The default profile rotates instead of multiplying. Of each law it has the core 
 and then as many as it takes until each value of each field of the law's points occurs. Of a law that varies the
 arguments of optimizers, it has each optimizer at each world size, in each dtype and without arguments, and a third
 of the variants; of another law with optimizers, a third of these. Which third, and which variant meets which size,
-is a matter of the subject's turn: another subject has others. Scripts are dealt by number, whether or not they are
-core cases: of any three in a row a subject has one, and three subjects whose turns follow each other have each script
-once between them. The choice depends on declarations alone, so it is the same on every machine, and a
-row that is registered later changes nothing for the rows before it.
+is a matter of the subject's name: another subject has others. A subject has all scripts. Subjects that are numbered
+share them, core cases or not: each has one of any three in a row, and three whose turns follow each other have each
+script once between them. The choice depends on declarations alone, so it is the same on every machine, and a row that
+is registered later changes nothing for the rows before it.
 """
 
 from __future__ import annotations
@@ -125,9 +125,8 @@ def _rotate(law: Collection[Case], core: Iterable[Case]) -> Iterator[Case]:
 
 def _dealt(law: Sequence[Case]) -> list[Case]:
     """Return the cases of a law without those that are another subject's turn, by the number of each."""
-    subject = law[0].subject
-    turn = _hash(subject.name) if subject.turn is None else subject.turn
-    return [case for number, case in enumerate(law) if (number + turn) % case.point.turns == 0]
+    turn = law[0].subject.turn
+    return [case for number, case in enumerate(law) if turn is None or (number + turn) % case.point.turns == 0]
 
 
 def _is_varied(law: Iterable[Case]) -> bool:

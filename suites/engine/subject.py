@@ -72,8 +72,8 @@ class Subject:
     """Whether it is a known-good implementation, which the kill matrix tries too: unless the profile is full, it is
     asked the core cases alone."""
     turn: int | None = None
-    """Its number among the subjects of its contract, counted from 0: the default profile deals scripts by it. Without
-    one, its name decides."""
+    """Its number among subjects that share the scripts of their contract in the default profile, counted from 0: each
+    has a third of them. Without one, it has all."""
     sabotage: str = ""
     """For a rogue: its name, which says how the exemplar was changed."""
 

@@ -187,6 +187,12 @@ def test_of_any_three_scripts_in_a_row_a_subject_has_one_and_of_three_subjects_o
         assert in_a_row[2] <= 3
 
 
+@EACH_CONTRACT
+def test_a_subject_without_a_turn_has_each_script(subject: Subject) -> None:
+    assert all(_dealt(replace(subject, turn=None)))
+    assert not all(_dealt(replace(subject, turn=0)))
+
+
 def test_each_script_of_trainer_is_dealt_to_one_or_two_of_the_subjects_that_have_all() -> None:
     # The fourth subject has the scripts of the first, whichever of them are selected.
     subjects = [subject for subject in _dealt_to("trainer") if subject.sizes in (None, (2, 3))]
