@@ -36,6 +36,7 @@ def pytest_runtest_logreport(report):
         "nodeid": report.nodeid, "when": report.when, "outcome": report.outcome, "text": str(report.longrepr or ""),
         "sections": [list(section) for section in report.sections], "wasxfail": getattr(report, "wasxfail", None),
         "properties": [list(pair) for pair in report.user_properties],
+        "message": getattr(getattr(report.longrepr, "reprcrash", None), "message", None),
     }
     with open(os.environ["EVERYRANK_INNER_REPORTS"], "a") as file:
         file.write(json.dumps(line) + "\\n")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from _pytest.skipping import Skip, evaluate_skip_marks
 from everyrank.declare.job import Job
 from everyrank.declare.run_gpus import SKIPPED_FOR, RunGpus
 from everyrank.errors import MisuseError
@@ -38,9 +39,8 @@ class WithoutWorld:
 
         ``impossible`` says why its world can never be started.
         """
-        reason = _skip_reason(job.item)
-        if reason:
-            return self._skipped(job.item, reason)
+        if (skip := _skip_mark(job.item)) is not None:
+            return self._skipped(job.item, skip.reason)
         try:
             reason, wants_gpus = self._run_gpus.missing(job)
         except MisuseError as error:
@@ -61,7 +61,7 @@ class WithoutWorld:
 
     def _skipped(self, item: pytest.Item, reason: str) -> TestEnd:
         path, line, _ = item.location
-        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}"))
+        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}" if reason else "Skipped"))
 
     def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> TestEnd:
         keywords: Any = dict.fromkeys(item.keywords, 1)
@@ -76,13 +76,13 @@ class WithoutWorld:
         return TestEnd(reports, result)
 
 
-def _skip_reason(item: pytest.Item) -> str:
-    """Return why the marks of a test skip it, as far as no rank is needed to know."""
-    for mark in item.iter_markers("skip"):
-        return str(mark.kwargs.get("reason") or (mark.args[0] if mark.args else "unconditional skip"))
-    for mark in item.iter_markers("skipif"):
-        conditions = [*mark.args, mark.kwargs.get("condition", False)]
-        known = all(isinstance(condition, bool) for condition in conditions)
-        if known and any(conditions) and "reason" in mark.kwargs:
-            return str(mark.kwargs["reason"])
-    return ""
+def _skip_mark(item: pytest.Item) -> Skip | None:
+    """Return the skip that the marks ask for. Ranks evaluate conditions in texts, and report marks that are wrong."""
+    marks = [*item.iter_markers("skipif")]
+    conditions = [each for mark in marks for each in (*mark.args, mark.kwargs.get("condition", False))]
+    if not all(isinstance(condition, bool) for condition in conditions):
+        return None
+    try:
+        return evaluate_skip_marks(item)
+    except (TypeError, pytest.fail.Exception):
+        return None

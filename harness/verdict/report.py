@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from everyrank.verdict.rules import Verdict
 from everyrank.wire.messages import Phase, Warned
 
 When = Literal["setup", "call", "teardown"]
+_PHASES: tuple[When, ...] = ("setup", "call", "teardown")
 
 #: Outcomes of tests that an exception stopped before they could close what they had opened.
 _BAD = ("failed", "error", "xfailed")
@@ -44,19 +46,17 @@ class ReportContext:
 def reports(verdict: Verdict, fates: Fates, context: ReportContext) -> list[pytest.TestReport]:
     """Return the reports to log for one test: setup, then call if the setup passed, then teardown."""
     verdict = _expected_loss(verdict, context.job.item)
-    logged = [_phase_report("setup", fates, context)]
-    at_setup = verdict.when == "setup" and verdict.outcome != "passed"
-    if at_setup:
-        _apply(logged[0], verdict, fates, context)
-    else:
-        call = _phase_report("call", fates, context)
-        if verdict.outcome != "passed" and verdict.when == "call":
-            _apply(call, verdict, fates, context)
-        logged.append(call)
-    teardown = _phase_report("teardown", fates, context)
-    if verdict.when == "teardown":
-        _apply(teardown, verdict, fates, context)
-    else:
+    logged: list[pytest.TestReport] = []
+    for when in _PHASES:
+        report = _phase_report(when, fates, context)
+        if verdict.when == when and verdict.outcome != "passed":
+            _apply(report, verdict, fates, context)
+        elif phase := _beside_verdict(when, verdict, fates):
+            _file(report, phase, context)
+        if when != "call" or logged[0].outcome == "passed":
+            logged.append(report)
+    teardown = logged.pop()
+    if verdict.when != "teardown":
         _add_teardown_failures(teardown, verdict, fates, context)
     _add_leaks(logged, teardown, verdict, fates, context)
     logged.append(teardown)
@@ -97,6 +97,26 @@ def _phase_report(when: When, fates: Fates, context: ReportContext) -> pytest.Te
     noted = filed[0].report.get("user_properties", []) if filed else item.user_properties
     report.user_properties = [(name, value) for name, value in noted]
     return report
+
+
+def _beside_verdict(when: When, verdict: Verdict, fates: Fates) -> Phase | None:
+    """Return what stands for all ranks in a phase that the verdict is not about: a skip, or an expected failure."""
+    if when == "setup" and verdict.when == "call":
+        return None
+    lived = [fate for fate in fates.ranks if not fate.planned_end]
+    for outcome in ("xfailed", "skipped", "xpassed"):
+        same = [phase for fate in lived for phase in fate.phases(outcome) if phase.when == when]
+        if same and (len(same) >= len(lived) or (when != "setup" and outcome != "skipped")):
+            return same[0]
+    return None
+
+
+def _file(report: pytest.TestReport, phase: Phase, context: ReportContext) -> None:
+    """Change a passing report into that of a rank which skipped the phase, or failed in it as expected."""
+    filed = _revive(context.job.item, phase)
+    report.outcome, report.longrepr, report.user_properties = filed.outcome, filed.longrepr, filed.user_properties
+    if hasattr(filed, "wasxfail"):
+        report.wasxfail = filed.wasxfail
 
 
 def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
@@ -245,6 +265,7 @@ def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: F
         headline = f"in the teardown of wider fixtures, on {ranks_text(list(fates.late))}"
         late = Verdict(rule=Rule.FAILED, when="teardown", headline=headline, lead=rank)
         report.outcome = "failed"
+        vars(report).pop("wasxfail", None)
         report.longrepr = _failure(text, late, context)
         _add_sections(report.longrepr, late, fates, context)
 
@@ -279,18 +300,26 @@ def _leaks_fail(verdict: Verdict, job: Job) -> bool:
 def _add_output(logged: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
     """Add what the ranks printed and logged: each text once, with the ranks that it came from."""
     for report in logged:
+        filed = [
+            (name, content, fate.rank)
+            for fate in fates.ranks
+            for phase in (fate.record.phases if fate.record else ())
+            for name, content in phase.report.get("sections", ())
+            if phase.when == report.when and content
+        ]
         texts: dict[tuple[str, str], list[int]] = {}
-        for fate in fates.ranks:
-            for phase in fate.record.phases if fate.record else ():
-                # The report of a phase repeats what earlier phases captured.
-                sections = phase.report.get("sections", ()) if phase.when == report.when else ()
-                for name, content in sections:
-                    if content and name.endswith(f" {report.when}"):
-                        texts.setdefault((name, content), []).append(fate.rank)
+        for name, content, rank in sorted(filed, key=lambda text: _part_of(text[0])):
+            if rank not in (ranks := texts.setdefault((name, content), [])):
+                ranks.append(rank)
         every = len(fates.ranks)
         for (name, content), ranks in texts.items():
             source = f"all {every} ranks" if len(ranks) == every > 1 else ranks_text(ranks)
             report.sections.append((f"{name}, {source}", content))
+
+
+def _part_of(section: str) -> int:
+    """Return the position of the phase that a section is about: a report repeats those of the phases before it."""
+    return next((index for index, when in enumerate(_PHASES) if section.endswith(f" {when}")), len(_PHASES))
 
 
 def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
@@ -309,17 +338,18 @@ def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
 
 
 def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, job: Job) -> None:
-    """Pass the ranks' warnings to pytest, each once, as if they had been raised in this process.
+    """Pass the ranks' warnings to pytest as if they had been raised in this process, where one test ran once.
 
-    Leaks become warnings too, unless the test failed or xfailed, for them or anyhow: then its report has them.
+    The rank that raised one most often decides how often. Leaks become warnings too, unless the test failed or
+    xfailed, for them or anyhow: then its report has them.
     """
     item = job.item
-    seen: dict[Warned, None] = {}
+    seen: Counter[Warned] = Counter()
     for fate in fates.ranks:
-        for warned in fate.record.warnings if fate.record else ():
-            seen.setdefault(msgspec.structs.replace(warned, text=folded(warned.text)))
+        filed = fate.record.warnings if fate.record else ()
+        seen |= Counter(msgspec.structs.replace(warned, text=folded(warned.text)) for warned in filed)
     path, line = str(item.reportinfo()[0]), (item.location[1] or 0) + 1
-    messages = [_message(warned) for warned in seen]
+    messages = [_message(warned) for warned in seen.elements()]
     if verdict.outcome not in _BAD and not _leaks_fail(verdict, job):
         leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]
         leaking = [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]

@@ -200,10 +200,13 @@ def _all_skipped(fates: Fates) -> Verdict | None:
 
 
 def _xfailed(fates: Fates) -> Verdict | None:
-    for fate in fates.ranks:
-        for phase in fate.phases("xfailed"):
-            return Verdict(rule=Rule.XFAILED, outcome="xfailed", when=phase.when, lead=fate.rank, root=phase)
-    return None
+    xfailed = [(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("xfailed")]
+    if not xfailed:
+        return None
+    rank, phase = min(xfailed, key=lambda pair: pair[1].when == "teardown")
+    if phase.when == "teardown" and _xpassed(fates):
+        return None  # the call decides, for it may not pass; the teardown has its own report
+    return Verdict(rule=Rule.XFAILED, outcome="xfailed", when=phase.when, lead=rank, root=phase)
 
 
 def _xpassed(fates: Fates) -> Verdict | None:
