@@ -147,8 +147,8 @@ def pytest_testnodedown(node: Any) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     # This wrapper is the innermost: worlds end and hand over their coverage before pytest-cov adds it up.
-    if session.config.option.collectonly:
-        return (yield)
+    if session.config.option.collectonly or session.config.getoption("setupplan", False):
+        return (yield)  # no fixture is set up, and no test is called
     if (member := session.config.stash.get(_MEMBER, None)) is not None and not session.testsfailed:
         from everyrank.controller.launch_context import launch_context
 

@@ -64,6 +64,7 @@ class Attempts:
         self._last_destroyed_group = False  # whether the ranks of the last test destroyed their group at its end
         self._talk_options = talk_options
         option = session.config.getoption
+        self._setup_only = bool(option("setuponly", False))
         self._debugging = bool(option("usepdb", False) or option("trace", False))
 
     def run(
@@ -127,7 +128,7 @@ class Attempts:
                 )
                 try:
                     fates = self._watch(talk, orders, job, following)
-                    fates.waited, fates.plan = waited, asked.plan
+                    fates.waited, fates.plan, fates.setup_only = waited, asked.plan, self._setup_only
                     self._pool.note_imports(fates, lambda: self._more_worlds_follow(job))
                     verdict = judge(fates)
                     if keep and _may_be_kept(talk, verdict, asked.may_fail):

@@ -37,7 +37,7 @@ from everyrank.options import MutateOptions, Options
 from everyrank.resources import holders, leases
 from everyrank.sweeps.sweep import Swept, sweep
 from everyrank.verdict.fates import Fates
-from everyrank.verdict.report import pass_on_warnings, reports
+from everyrank.verdict.report import add_teardown, pass_on_warnings, reports
 from everyrank.verdict.result import test_result
 from everyrank.verdict.rules import Verdict
 
@@ -131,7 +131,7 @@ class Controller:
         """Run a test once and return the reports to log."""
         self._interrupts.obey()  # the first attempt was interrupted: there is no second
         end = self._run(item, nextitem)
-        self._tear_down_here(end.reports, nextitem)
+        self._tear_down_here(item, end.reports, nextitem)
         if end.result is not None:
             end.result.worlds_up = self._pool.up
             item.ihook.pytest_everyrank_result(item=item, result=msgspec.to_builtins(end.result), reports=end.reports)
@@ -192,13 +192,24 @@ class Controller:
     def _sweep(self, job: Job, fault: Fault, following: Job | None, verdict: Verdict, fates: Fates) -> Swept:
         return sweep(fault, verdict, fates, functools.partial(self._attempts.run_point, job, following))
 
-    def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
+    def _tear_down_here(
+        self, item: pytest.Item, logged: list[pytest.TestReport], nextitem: pytest.Item | None
+    ) -> None:
         """Tear down the fixtures of this process that the next test does not need, as pytest would."""
-        try:
-            self._session._setupstate.teardown_exact(nextitem)
-        except Exception as error:
-            last, why = logged[-1], f"{type(error).__name__}: {error}"
-            last.outcome, last.longrepr = "failed", f"a fixture of the controller failed in its teardown: {why}"
+        needed = None if self._stops_after(logged) else nextitem
+        call = pytest.CallInfo.from_call(
+            lambda: self._session._setupstate.teardown_exact(needed),
+            "teardown",
+            reraise=(pytest.exit.Exception, KeyboardInterrupt),
+        )
+        if call.excinfo is not None:
+            add_teardown(logged[-1], pytest.TestReport.from_item_and_call(item, call), item)
+
+    def _stops_after(self, logged: list[pytest.TestReport]) -> bool:
+        """Return whether the run stops after these reports, as with ``-x``: then pytest tears everything down."""
+        failed, most = sum(report.failed for report in logged[:-1]), self._config.getoption("maxfail", 0) or 0
+        too_many = failed > 0 and 0 < most <= self._session.testsfailed + failed
+        return bool(too_many or self._session.shouldfail or self._session.shouldstop)
 
     def _obey_requests(self, fates: Fates) -> None:
         """Stop the run if a rank asked for it."""
@@ -206,9 +217,11 @@ class Controller:
             if fate.record is None:
                 continue
             if fate.record.exit_request is not None:
-                pytest.exit(f"rank {fate.rank}: {fate.record.exit_request}")
+                pytest.exit(f"rank {fate.rank}: {fate.record.exit_request}", returncode=fate.record.exit_code)
             if fate.record.stop_request:
                 self._session.shouldstop = fate.record.stop_request
+            if fate.record.fail_request:
+                self._session.shouldfail = fate.record.fail_request
 
     # --- what the user sees meanwhile ----------------------------------------------------------------
 

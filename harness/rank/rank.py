@@ -135,12 +135,12 @@ class Rank:
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = _find(self._session.items, order.next_nodeid, order.next_index, 0)
-            exit_request, self._watcher = None, None if order.watch is None else _watch(order.watch, order.rank)
+            request, self._watcher = None, None if order.watch is None else _watch(order.watch, order.rank)
             self._planned = None if order.plan is None else _plan(order.plan, order.rank, self.channel)
             try:
                 item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
             except pytest.exit.Exception as error:
-                exit_request = str(error)
+                request = error
             except KeyboardInterrupt as error:
                 excinfo = pytest.ExceptionInfo.from_exception(error)
                 text = {"text": truncate(str(item.repr_failure(excinfo)))}
@@ -152,7 +152,7 @@ class Rank:
             self._rendezvous.end()
             groups.unbind_defaults()
             self._groups.forget_meshes()
-            complete = exit_request is None  # pytest.exit() interrupts the test
+            complete = request is None  # pytest.exit() interrupts the test
             leaks, unclean = self._watch.leaks() if complete else ([], [])
             unclean = [*self._used_up, *unclean]
             unclean += [f"left {KINDS[leak.kind][0]}: {leak.description}" for leak in [*self.leaks, *leaks]]
@@ -160,13 +160,12 @@ class Rank:
                 unclean.append("destroyed or replaced the default group")
             leaks = [*self.leaks, *(leaks if order.leaks != "off" else [])]
             self._save_coverage()
-            return self._record(fingerprint(item), leaks, list(dict.fromkeys(unclean)), "", exit_request)
+            return self._record(fingerprint(item), leaks, list(dict.fromkeys(unclean)), "", request)
         except BaseException:
             return self._record("", [], [], truncate(traceback.format_exc()))
 
-    def _record(
-        self, seen: str, leaks: list[Leak], unclean: list[str], trouble: str, exit_request: str | None = None
-    ) -> Record:
+    def _record(self, seen: str, leaks: list[Leak], unclean: list[str], trouble: str, request: Any = None) -> Record:
+        """Make the record; ``request`` is the exception of ``pytest.exit()``, if it was called."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # a test may have closed it
                 stream.flush()
@@ -183,8 +182,10 @@ class Rank:
             asked={} if messages is None else dict(messages.asked),
             sizes=sizes.noted(),
             trouble=trouble,
-            exit_request=exit_request,
+            exit_request=None if request is None else str(request),
+            exit_code=None if request is None else request.returncode,
             stop_request=str(self._session.shouldstop or ""),
+            fail_request=str(self._session.shouldfail or ""),
             notes=truncate(self.notes),
             imports=self._imports.new(),
             keep_if_xfailed=self._keep_if_xfailed,
@@ -298,6 +299,8 @@ def _tear_down(session: pytest.Session) -> str:
     """Tear down the fixtures of wider scopes after the last test. Return the failure, or an empty text."""
     try:
         session._setupstate.teardown_exact(None)
+    except pytest.skip.Exception:
+        return ""  # as in a teardown that a test reports
     except BaseException as error:
         return str(truncate("".join(traceback.format_exception(error))))
     return ""

@@ -120,6 +120,7 @@ class Fates:
     not_kept: str = ""  # why the world could not be kept for another test
     late: dict[int, str] = field(default_factory=dict)  # failures in the teardown of wider fixtures, by rank
     plan: Plan | None = None  # the faults on purpose
+    setup_only: bool = False  # whether --setup-only leaves out the call
 
     @property
     def was_broken(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
+from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprExceptionInfo, ReprFileLocation, ReprTraceback
 from _pytest.skipping import evaluate_xfail_marks
 from everyrank.declare.job import Job
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
@@ -53,7 +54,7 @@ def reports(verdict: Verdict, fates: Fates, context: ReportContext) -> list[pyte
             _apply(report, verdict, fates, context)
         elif phase := _beside_verdict(when, verdict, fates):
             _file(report, phase, context)
-        if when != "call" or logged[0].outcome == "passed":
+        if when != "call" or (logged[0].passed and not fates.setup_only):
             logged.append(report)
     teardown = logged.pop()
     if verdict.when != "teardown":
@@ -178,8 +179,8 @@ def _longrepr(root: Any, headline: str, label: str, item: pytest.Item) -> Except
     """
     head = ReprTraceback([ReprEntryNative([headline + "\n"])], None, style="native") if headline else None
     chain: list[Any]
-    if isinstance(root, ExceptionChainRepr):
-        chain = list(root.chain)
+    if isinstance(root, (ExceptionChainRepr, ReprExceptionInfo)):
+        chain = list(getattr(root, "chain", [(root.reprtraceback, root.reprcrash, None)]))
         crash = chain[-1][1]
     elif root is not None:
         chain = [(ReprTraceback([ReprEntryNative([str(root) + "\n"])], None, style="native"), None, None)]
@@ -188,7 +189,7 @@ def _longrepr(root: Any, headline: str, label: str, item: pytest.Item) -> Except
         chain, crash = [], None
     path, line, _ = item.location
     if crash is None:
-        crash = ReprFileLocation(path, (line or 0) + 1, _last_line(str(root)) if root else _first_line(headline))
+        crash = ReprFileLocation(path, (line or 0) + 1, _reason(str(root)) if root else _first_line(headline))
     crash = ReprFileLocation(crash.path, crash.lineno, label + crash.message)
     if head is not None:
         chain.insert(0, (head, None, None))
@@ -205,6 +206,18 @@ def put_first(report: pytest.TestReport, headline: str, item: pytest.Item) -> No
         report.longrepr = _longrepr(report.longrepr, headline, "", item)
 
 
+def add_teardown(report: pytest.TestReport, late: pytest.TestReport, item: pytest.Item) -> None:
+    """Add to the report of a teardown on ranks how the teardown of the pytest process's own fixtures ended."""
+    source = "in the teardown of fixtures of tests in one process"
+    if report.failed:
+        report.longrepr = _longrepr(report.longrepr, "", "", item)
+        report.longrepr.addsection(source, str(late.longrepr))
+    elif late.failed or report.passed:
+        report.outcome, report.longrepr = late.outcome, late.longrepr
+        vars(report).pop("wasxfail", None)
+        put_first(report, source, item)
+
+
 def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
     """Return the longrepr of a test that got no world: the reason, without a traceback, also for the summary."""
     return _longrepr(None, text, "", item)
@@ -214,8 +227,11 @@ def _first_line(text: str) -> str:
     return text.split("\n", 1)[0]
 
 
-def _last_line(text: str) -> str:
-    return text.strip().rsplit("\n", 1)[-1]
+def _reason(text: str) -> str:
+    """Return the line that says what failed: pytest marks it by an E, a group begins with it, or it is the last."""
+    lines = text.strip().splitlines()
+    marked = (found[1] for line in lines if (found := re.match(r"(?:E {2,}|  \| )(\S.*)", line)))
+    return next(marked, lines[-1])
 
 
 def _passes_alone(context: ReportContext) -> str:

@@ -229,9 +229,10 @@ def _disorder(fates: Fates) -> Verdict | None:
 
 
 def _incomplete(fates: Fates) -> Verdict | None:
+    complete = ["setup", "teardown"] if fates.setup_only else ["setup", "call", "teardown"]
     for fate in fates.ranks:
         filed = [phase.when for phase in fate.record.phases] if fate.record else []
-        if not fate.planned_end and filed != ["setup", "call", "teardown"]:
+        if not fate.planned_end and filed != complete:
             headline = f"rank {fate.rank} filed an incomplete record: only {', '.join(filed) or 'nothing'}"
             return Verdict(rule=Rule.INCOMPLETE, headline=headline, lead=fate.rank)
     return None

@@ -207,14 +207,64 @@ ENDS = """
             pass
 """
 
+OTHERS = {
+    "test_stops.py": """
+        import pytest
 
-def ends(inner: Inner) -> dict[str, list[tuple[Any, ...]]]:
+        @pytest.fixture(scope="session")
+        def fails_late():
+            yield
+            raise ValueError("at the end")
+
+        def test_in_one_process(fails_late):
+            pass
+
+        @pytest.mark.world(2)
+        def test_on_ranks():
+            x = 3
+            assert x == 4
+
+        @pytest.mark.world(2)
+        def test_later():
+            pass
+    """,
+    "test_fails_late.py": """
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def fails_late():
+            yield
+            pytest.fail("at the end")
+
+        def test_in_one_process(fails_late):
+            pass
+
+        @pytest.mark.world(2)
+        def test_ends_its_file():
+            pass
+    """,
+    "test_requests.py": """
+        import pytest
+
+        pytestmark = pytest.mark.world(2)
+
+        def test_stops_the_run(request):
+            request.session.shouldfail = "enough"
+
+        def test_never_runs():
+            pass
+    """,
+}
+
+
+def ends(inner: Inner, with_output: bool = True) -> dict[str, list[tuple[Any, ...]]]:
     """Return what each phase of each test is reported to have come to, without the names of ranks."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for test in inner.tests.values():
         for report in test.reports:
             reason = report["text"].rsplit(", ", 1)[-1] if report["text"].startswith("(") else ""
             output = {(name.split(",")[0], text) for name, text in report["sections"] if name.startswith("Captured")}
+            output = output if with_output else set()
             noted = [pair for pair in report["properties"] if pair[0] != "verdict"]
             end = (report["when"], report["outcome"], report["wasxfail"], reason, report["message"], output, noted)
             found.setdefault(test.nodeid, []).append(end)
@@ -223,10 +273,17 @@ def ends(inner: Inner) -> dict[str, list[tuple[Any, ...]]]:
 
 @pytest.fixture(scope="module")
 def runs(module_project: Project) -> tuple[Inner, Inner]:
-    module_project.write("without.py", WITHOUT)
     module_project.write("test_ends.py", ENDS)
-    plain = module_project.run("-pwithout", *OFF)
-    return plain, module_project.run()
+    return both(module_project, "test_ends.py")
+
+
+def both(project: Project, *arguments: str) -> tuple[Inner, Inner]:
+    project.write("without.py", WITHOUT)
+    return project.run("-pwithout", *OFF, *arguments), project.run(*arguments)
+
+
+def summed_up(inner: Inner) -> tuple[int, str]:
+    return inner.code, inner.out.splitlines()[-1].strip("= ").rpartition(" in ")[0]
 
 
 def test_every_phase_ends_as_in_plain_pytest(runs: tuple[Inner, Inner]) -> None:
@@ -237,12 +294,65 @@ def test_every_phase_ends_as_in_plain_pytest(runs: tuple[Inner, Inner]) -> None:
 
 
 def test_the_run_is_summed_up_as_in_plain_pytest(runs: tuple[Inner, Inner]) -> None:
-    plain, on_ranks = (run.out.splitlines()[-1].rpartition(" in ")[0] for run in runs)
+    plain, on_ranks = map(summed_up, runs)
     assert plain == on_ranks
-    assert runs[0].code == runs[1].code
 
 
 def test_warnings_are_as_many_as_in_plain_pytest(runs: tuple[Inner, Inner]) -> None:
     plain, on_ranks = (sorted((line["nodeid"], line["text"]) for line in run.warnings) for run in runs)
     assert plain == on_ranks
     assert len(plain) == 5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("test_stops.py", "-x"),
+        ("test_stops.py", "--tb=native"),
+        ("test_stops.py", "--setup-only"),
+        ("test_stops.py", "--setup-plan"),
+        ("test_fails_late.py",),
+        ("test_requests.py",),
+    ],
+    ids=" ".join,
+)
+def test_the_run_goes_as_in_plain_pytest(module_project: Project, arguments: tuple[str, ...]) -> None:
+    module_project.write(arguments[0], OTHERS[arguments[0]])
+    plain, on_ranks = both(module_project, *arguments)
+    assert ends(on_ranks, with_output=False) == ends(plain, with_output=False)
+    assert summed_up(on_ranks) == summed_up(plain)
+
+
+def test_a_reason_is_in_the_summary_though_pytest_has_none(module_project: Project) -> None:
+    module_project.write(
+        "test_reasons.py",
+        """
+        import pytest
+
+        pytestmark = pytest.mark.world(2)
+
+        @pytest.fixture(scope="module", params=[1, 2])
+        def fails_late(request):
+            request.addfinalizer(lambda: 1 / 0)
+            request.addfinalizer(lambda: {}["absent"])
+
+        @pytest.fixture(scope="module")
+        def skips_late(request):
+            request.addfinalizer(lambda: pytest.skip("at the end"))
+
+        def test_no_fixture(absent):
+            pass
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_fails_while_it_is_up(skips_late, number):
+            assert False
+
+        @pytest.mark.world(3)
+        def test_ends_its_world(fails_late):
+            assert False
+        """,
+    )
+    inner = module_project.run("test_reasons.py")
+    assert "test_no_fixture - fixture 'absent' not found" in inner.out
+    assert inner["test_fails_while_it_is_up[1]"].reports[-1]["outcome"] == "passed", "a skip is no failure"
+    assert "ERROR test_reasons.py::test_ends_its_world[1] - ExceptionGroup: errors" in inner.out
