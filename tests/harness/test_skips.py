@@ -95,6 +95,10 @@ class TestNeeds:
             @pytest.mark.skipif("sys.platform == 'plan9'", reason="never")
             @pytest.mark.world(2)
             def test_runs(world): ...
+
+            @pytest.mark.skipif(False, reason="never")
+            @pytest.mark.world(2)
+            def test_runs_too(world): ...
             """,
         )
         with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +119,7 @@ class TestNeeds:
         assert reason in inner[name].text
 
     def test_a_false_condition_skips_nothing(self, inner: Inner) -> None:
-        assert inner["test_runs"].outcome == "passed"
+        assert inner["test_runs"].outcome == inner["test_runs_too"].outcome == "passed"
 
 
 def test_a_skip_points_at_the_test(project: Project) -> None:
