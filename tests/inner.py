@@ -263,6 +263,18 @@ class Project:
         """Run pytest in this folder, wait for its end, and assert that it left nothing behind."""
         return self.finish(self.start(*arguments))
 
+    def run_plain(self, *arguments: str) -> Inner:
+        """Run pytest in this folder without everyrank, where the mark ``world`` means nothing."""
+        self.write(
+            "without.py",
+            """
+            def pytest_configure(config):
+                config.addinivalue_line("markers", "world(size): means nothing here")
+            """,
+        )
+        names = ("everyrank", "everyrank-fixtures", "everyrank-suites", "everyrank-reports")
+        return self.run("-pwithout", *(f"-pno:{name}" for name in names), *arguments)
+
     def results(self) -> tuple[dict[str, InnerTest], list[dict[str, Any]]]:
         tests: dict[str, InnerTest] = {}
         warnings = []

@@ -1,6 +1,6 @@
 """Tests on ranks end as plain pytest lets them end: each phase, its reason and message, its output and its warnings.
 
-The same project runs twice: on two ranks, and without everyrank, where a plugin gives the mark ``world`` no meaning.
+The same project runs twice: on two ranks, and without everyrank.
 """
 
 from __future__ import annotations
@@ -10,12 +10,6 @@ from typing import Any
 import pytest
 
 from tests.inner import Inner, Project
-
-WITHOUT = """
-    def pytest_configure(config):
-        config.addinivalue_line("markers", "world(size): means nothing here")
-"""
-OFF = [f"-pno:{name}" for name in ("everyrank", "everyrank-fixtures", "everyrank-suites", "everyrank-reports")]
 
 ENDS = """
     import logging, sys, unittest, warnings
@@ -278,8 +272,7 @@ def runs(module_project: Project) -> tuple[Inner, Inner]:
 
 
 def both(project: Project, *arguments: str) -> tuple[Inner, Inner]:
-    project.write("without.py", WITHOUT)
-    return project.run("-pwithout", *OFF, *arguments), project.run(*arguments)
+    return project.run_plain(*arguments), project.run(*arguments)
 
 
 def summed_up(inner: Inner) -> tuple[int, str]:

@@ -15,11 +15,6 @@ from tests.inner import Project
 
 SCOPES = ("session", "package", "module", "class", "function")
 MARKS = ('skip(reason="marked")', 'skipif(True, reason="so")', 'skipif("True", reason="a text")')
-WITHOUT = """
-    def pytest_configure(config):
-        config.addinivalue_line("markers", "world(size): means nothing here")
-"""
-OFF = [f"-pno:{name}" for name in ("everyrank", "everyrank-fixtures", "everyrank-suites", "everyrank-reports")]
 NOTING = """
     import os
 
@@ -97,11 +92,10 @@ def _noted(project: Project) -> list[list[str]]:
 
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
 def test_fixtures_live_as_in_plain_pytest(project: Project, seed: int) -> None:
-    project.write("without.py", WITHOUT)
     project.write("noting.py", NOTING)
     for name, text in Drawn(seed).files.items():
         project.write(name, text)
-    plain = project.run("-pwithout", *OFF)
+    plain = project.run_plain()
     assert plain.code == 0, plain.out
     (once,) = _noted(project)
     on_ranks = project.run()

@@ -145,7 +145,7 @@ def test_declared_warnings_of_a_subject_are_not_printed_and_fail_nothing(
     errors = () if options else ("-W", "error::DeprecationWarning:test_inner")
     inner = project.run("--law=state.kept", *errors, *options)
     assert list(inner.outcomes().values()) == ["passed"], inner.out
-    assert {*_warned(inner, "test_declares")} == (set() if options else {"step is strange"})
+    assert _warned(inner, "test_declares") == ([] if options else ["step is strange"] * 6)
 
 
 @pytest.mark.parametrize(
