@@ -33,6 +33,7 @@ import sys
 import tempfile
 import termios
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -313,12 +314,31 @@ def _show(command: list[str], environment: dict[str, str]) -> None:
 def _prepare(modules: list[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # inner runs end on it; this process ends with its socket
+    ours = [name for name in modules if name.startswith("everyrank.")]
     for name in modules:
-        importlib.import_module(name)
+        if name not in ours:
+            importlib.import_module(name)
+    _import_as_plugins(ours)
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch would unregister its operators at the end of each fork
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: a fork could hang"
     gc.collect()
     gc.freeze()  # no collection in a fork copies these pages
+
+
+def _import_as_plugins(modules: list[str]) -> None:
+    """Import modules as pytest does those of a plugin: with its own loader, which explains what an assert saw."""
+    if not modules:
+        return
+    from _pytest.assertion import install_importhook
+    from _pytest.config import get_config
+
+    config = get_config()
+    install_importhook(config).mark_rewrite("everyrank")
+    for name in modules:
+        importlib.import_module(name)
+    config._ensure_unconfigure()  # the hook of the run itself comes later
 
 
 def _go_on(arguments: list[str]) -> None:
