@@ -83,6 +83,11 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         help="which of the laws that a rogue does not name are tried: all, or a part such as 3/12 "
         "(default: one of 12 parts, in turn by the commit)",
     )
+    parser.add_argument(
+        "--write-killers",
+        action="store_true",
+        help="write which case of crossings kills each rogue: later samples try it first",
+    )
     parser.add_argument("--ledger", type=Path, help="judge the rogues under this ledger, and list its blind spots")
     given, rest = parser.parse_known_args(arguments)
     names = [name for name in given.contract or contracts() if name in contracts()]
@@ -112,6 +117,7 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     except ValueError as error:
         parser.error(str(error))
     environment = {"EVERYRANK_CONTRACTS": ",".join(names), "EVERYRANK_LEDGER": ledger}
+    environment |= {sample.WRITES_KILLERS: "1"} if given.write_killers else {}
     modules = [*(["everyrank.suites.kill.cases"] if names else []), *map(tables.tests_of, others)]
     _pytest(
         ["--pyargs", *modules, *quiet, *rest],

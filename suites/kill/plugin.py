@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,11 @@ import pytest
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.profile import DEFAULT
 from everyrank.suites.collect.usability import outcome_of
-from everyrank.suites.kill import sample, tables
+from everyrank.suites.engine.contract import contract
+from everyrank.suites.kill import first_kill, sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
 from everyrank.suites.kill.drawn import TableOfDraws
-from everyrank.suites.kill.first_kill import FirstKill
-from everyrank.suites.kill.matrix import Matrix, requested, sampled
+from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix, requested, rogues, sampled
 from everyrank.suites.kill.tables import Table
 from everyrank.suites.options import PLAN
 
@@ -38,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[PLAN] = replace(config.stash[PLAN], shrink=False)
         config.pluginmanager.register(TableOfDraws(requested(), config.stash[PLAN]), "everyrank-worth")
     elif sample.requested().parts > 1 and not requested_ledger():
-        config.pluginmanager.register(FirstKill(), "everyrank-first-kill")
+        config.pluginmanager.register(first_kill.FirstKill(config), "everyrank-first-kill")
     config.stash[_TABLES] = [tables.table(name, sample.requested()) for name in tables.requested()]
     for table in config.stash[_TABLES]:
         config.pluginmanager.register(table, f"everyrank-table-{table.contract}")
@@ -76,10 +77,29 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"\n{matrix.text()}")
     for report in filter(_is_unexpected, _red(config)):
         terminalreporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
+    _settle_killers(terminalreporter, config)
     # The faults come last, so they are in the tail of a log.
     for matrix in matrices:
         for fault in matrix.faults:
             terminalreporter.write_line(f"FAULT: {matrix.contract}: {fault}")
+
+
+def _settle_killers(terminalreporter: Any, config: pytest.Config) -> None:
+    """Write which case of crossings killed each rogue, if that is asked for; or print that the file is old."""
+    if PLAN in config.stash or requested_ledger():
+        return
+    crossing = {f"{name}/{law.id}" for name in requested() for law in contract(name).laws.values() if law.crosses}
+    kills: dict[tuple[str, str], set[str]] = {}
+    for (row, case), end in _outcomes(config).cells.items():
+        if end == "fail" and row not in (EXEMPLAR, NOTHING) and case.partition("[")[0] in crossing:
+            kills.setdefault((case.partition("/")[0], row), set()).add(case)
+    known = {name: {rogue.name for rogue in rogues(name)} for name in requested()}
+    if (killers := first_kill.updated(kills, known)) == first_kill.read():
+        return
+    if sample.WRITES_KILLERS in os.environ:
+        first_kill.write(killers)
+    else:
+        terminalreporter.write_line(f"\n{first_kill.KILLERS.name} is out of date: --write-killers writes it")
 
 
 def _red(config: pytest.Config) -> list[pytest.CollectReport | pytest.TestReport]:

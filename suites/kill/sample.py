@@ -19,6 +19,9 @@ PARTS = 12
 
 _VARIABLE = "EVERYRANK_OTHERS"
 
+#: The variable of a run that writes what is tried first; see ``first_kill.py``.
+WRITES_KILLERS = "EVERYRANK_WRITE_KILLERS"
+
 
 @dataclass(frozen=True)
 class Sample:

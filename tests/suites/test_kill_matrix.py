@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.contract import contract as find_contract
 from everyrank.suites.engine.contract import contracts
-from everyrank.suites.kill import matrix
-from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix
-from everyrank.suites.kill.sample import PARTS, Sample, as_environment, by_commit, parsed, requested
+from everyrank.suites.kill import first_kill, matrix
+from everyrank.suites.kill.first_kill import FirstKill
+from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix, tried
+from everyrank.suites.kill.sample import ALL, PARTS, Sample, as_environment, by_commit, parsed, requested
+from everyrank.suites.options import SHARED
 
 from tests.inner import Project
 
@@ -254,6 +258,61 @@ def test_in_a_sample_the_first_kill_of_each_contract_is_enough(
         assert mine[:1] == ["XFAIL"], done.stdout
         assert mine[1:] == ["SKIPPED" if first_alone else "XFAIL"] * (len(mine) - 1), done.stdout
     assert len(ends) > 2, done.stdout
+
+
+# --- the first kill ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crossed_rogue(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a rogue of a real contract, that crossings kill."""
+    monkeypatch.undo()
+    return next(rogue.name for rogue in matrix.rogues("rpc-optimizer") if "crossings" in rogue.breaks)
+
+
+def _items(rogue: str) -> list[pytest.Item]:
+    """Items with the core cases of a rogue's crossings, as a collection has them."""
+    table = [case for case in tried("rpc-optimizer", ALL) if (case.subject.name, case.law.id) == (rogue, "crossings")]
+    assert len(table) > 2
+    marked = [SimpleNamespace(callspec=SimpleNamespace(params={"case": case}), marks=[]) for case in table]
+    for item in marked:
+        item.add_marker = lambda mark, append, marks=item.marks: marks.append(mark.name)
+    return cast("list[pytest.Item]", marked)
+
+
+def _skips(plugin: FirstKill, item: pytest.Item) -> bool:
+    protocol = plugin.pytest_runtest_protocol(item)
+    next(protocol)
+    with pytest.raises(StopIteration):
+        protocol.send(None)
+    return bool(item.marks)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_workers_know_the_first_kills_of_each_other(tmp_path: Path, shared: bool, crossed_rogue: str) -> None:
+    config = SimpleNamespace(getoption=lambda name, default: str(tmp_path) if shared and name == SHARED else default)
+    mine, other = FirstKill(config), FirstKill(config)  # type: ignore[arg-type]
+    first, second, third = _items(crossed_rogue)[:3]
+    assert not _skips(mine, first)
+    mine.pytest_everyrank_result(first, [SimpleNamespace(user_properties=[("outcome", "fail")])])  # type: ignore[list-item]
+    assert _skips(mine, second)
+    assert _skips(other, third) == shared
+
+
+def test_what_killed_a_rogue_is_tried_first_and_written_anew_if_another_case_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crossed_rogue: str
+) -> None:
+    monkeypatch.setattr(first_kill, "KILLERS", tmp_path / "killers.toml")
+    *others, last = _items(crossed_rogue)
+    case = last.callspec.params["case"].id  # type: ignore[attr-defined]
+    first_kill.write({"rpc-optimizer": {"gone": "a", "untried": "b", crossed_rogue: "c"}, "trainer": {"kept": "d"}})
+    kills = {("rpc-optimizer", crossed_rogue): {case}}
+    first_kill.write(first_kill.updated(kills, {"rpc-optimizer": {"untried", crossed_rogue}}))
+    killers = first_kill.read()
+    assert killers == {"rpc-optimizer": {"untried": "b", crossed_rogue: case}, "trainer": {"kept": "d"}}
+    items = [*others, last]
+    FirstKill(SimpleNamespace(getoption=lambda *_: None)).pytest_collection_modifyitems(items)  # type: ignore[arg-type]
+    assert items == [last, *others]
 
 
 def test_a_project_offers_a_table_of_its_own_in_its_folder_alone(project: Project) -> None:
