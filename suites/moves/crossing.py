@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,9 +68,16 @@ class Crossing:
         model = player.model_of(self.traits, features)
         writing = Writing(moves_of(player), features, player.outline(model))
         left = []
+        turns = Counter(dict.fromkeys(writing.moves, zlib.crc32(repr(self.traits).encode())))
         for name, kind in self.events:
-            arguments = writing.moves[name].arguments(kind, writing.outline)
-            if arguments is not None and writing.try_to_add(name, arguments):
+            move, outline = writing.moves[name], writing.outline
+            arguments = move.arguments(kind, outline)
+            if arguments is None:
+                continue
+            turn, second = divmod(turns[name], 2)
+            turns[name] += 1
+            more = move.with_more(arguments, turn, outline) if second else ()
+            if any(writing.try_to_add(name, each) for each in (*more, arguments)):
                 left.append((name, kind))
         return Script(model, tuple(writing.calls)), tuple(left)
 

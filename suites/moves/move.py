@@ -59,6 +59,8 @@ class Move:
     """The arguments with which it is crossed. A value may be a function of the outline; None if there is none now."""
     further: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Those of the further crossings, by their layer; their numbers follow. A move of a layer has no other kinds."""
+    beside: Sequence[Mapping[str, Any]] = ()
+    """Further arguments, with which every second call of a crossing is made: those that come next, and make sense."""
     often: int = 1
     """How often it is drawn, beside the others."""
     after: str = ""
@@ -104,9 +106,14 @@ class Move:
 
     def arguments(self, kind: int, outline: Any) -> dict[str, Any] | None:
         """Return the arguments of a kind at this point of a script, or None if there are none."""
-        chosen = self._every_kind[kind]
-        found = {name: value(outline) if callable(value) else value for name, value in chosen.items()}
-        return None if None in found.values() else found
+        return _now(self._every_kind[kind], outline)
+
+    def with_more(self, given: Mapping[str, Any], turn: int, outline: Any) -> Iterator[dict[str, Any]]:
+        """Yield these arguments with further ones, beginning with those whose turn it is."""
+        for number in range(len(self.beside)):
+            more = _now(self.beside[(turn + number) % len(self.beside)], outline)
+            if more is not None and given.keys().isdisjoint(more):
+                yield {**given, **more}
 
     def reads_up_to(self, layer: int = ALL) -> list[str]:
         """Return the kinds of state that crossings up to this layer know that it looks at."""
@@ -127,6 +134,12 @@ class Move:
     @functools.cached_property
     def _every_kind(self) -> list[Mapping[str, Any]]:
         return self.kinds_up_to()
+
+
+def _now(chosen: Mapping[str, Any], outline: Any) -> dict[str, Any] | None:
+    """Return the values that arguments have at this point of a script, or None if one has none."""
+    found = {name: value(outline) if callable(value) else value for name, value in chosen.items()}
+    return None if None in found.values() else found
 
 
 def _needed(needs: Needs, outline: Any, given: Mapping[str, Any], values: Mapping[str, Any]) -> Iterable[str]:
