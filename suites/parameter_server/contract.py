@@ -9,6 +9,9 @@ method that returns a future is decorated with ``rpc.functions.async_execution``
 if they are raised, there or in a ``then()`` (torch's RPC passes on what ``set_exception`` was given as an answer). A
 subject whose server returns the new model itself, after the round, declares that it ``blocks``.
 
+What is reported may share memory: one tensor stands for the gradients of two parameters, or of two trainers, or two
+are views of one, and one may be expanded.
+
 A wrong gradient is refused with an error that names the fault: a wrong shape by the word shape, size or dimension, or
 by a shape such as ``[6, 4]``; a wrong number of gradients by count, number, length, argument or gradients; a wrong
 dtype by type, or a dtype's name; an infinite or undefined value, with ``non_finite=False``, by finite, nan or inf.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from everyrank.suites.parameter_server import wrong_gradients
-from everyrank.suites.parameter_server.arena import Gradient, Part, exact
+from everyrank.suites.parameter_server.arena import Gradient, Part, copied, exact
 from everyrank.suites.parameter_server.model import Model
 
 
@@ -32,6 +32,25 @@ class Gradients:
         if not like.requires_grad:
             return None
         return torch.zeros_like(like) if param.zero else exact(like, generator, param.sparse)
+
+    def alike(self, part: Part, shared: str) -> tuple[Part, Part]:
+        """Return the part with dense gradients of the same numbers, and what is reported: tensors of one memory."""
+        longest: dict[torch.dtype, torch.Tensor] = {}
+        for gradient in part:
+            if gradient is not None and not gradient.is_sparse:
+                longest[gradient.dtype] = max(longest.get(gradient.dtype, gradient), gradient, key=torch.numel)
+        lines = {dtype: gradient.reshape(-1).clone() for dtype, gradient in longest.items()}
+        views: dict[tuple[torch.dtype, torch.Size], torch.Tensor] = {}
+        own: Part = []
+        for gradient in part:
+            if gradient is None or gradient.is_sparse:
+                own.append(gradient)
+                continue
+            shape, line = gradient.shape, lines[gradient.dtype]
+            expanded = shared == "number" and gradient.numel() > 1
+            view = line[:1].expand(shape) if expanded else line[: gradient.numel()].view(shape)
+            own.append(views.setdefault((gradient.dtype, shape), view))
+        return copied(own), own
 
     def changed(self, part: Part, defect: str, param: int) -> Part:
         """Return the part with one wrong gradient, or as a wrong list; see ``RoundMoves.refuse``."""

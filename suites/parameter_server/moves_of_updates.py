@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
-from everyrank.suites.parameter_server.moves_of_rounds import READ, RoundMoves, are_trained, filled, some
+from everyrank.suites.parameter_server.moves_of_reports import READ, are_trained, filled, some
+from everyrank.suites.parameter_server.moves_of_rounds import RoundMoves
 from everyrank.suites.parameter_server.outline import Outline
 
 

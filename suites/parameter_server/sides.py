@@ -82,9 +82,12 @@ class Sides:
 
     # --- reports -------------------------------------------------------------------------------------
 
-    def report(self, trainer: int, part: Part, send: Send | None = None) -> None:
-        """Let a trainer report. If that fills the round, do it in the reference, and compare all answers."""
-        self.parts[trainer], self.own[trainer] = part, copied(part)
+    def report(self, trainer: int, part: Part, send: Send | None = None, own: Part | None = None) -> None:
+        """Let a trainer report. If that fills the round, do it in the reference, and compare all answers.
+
+        ``own``: its tensors, with the values of the part.
+        """
+        self.parts[trainer], self.own[trainer] = part, own or copied(part)
         full = self.absent == [trainer]
         expected = self.apply() if full else {}
         self.waiting[trainer] = (send or self.send)(trainer, self.own[trainer])
@@ -240,7 +243,14 @@ def spoil(tensors: Sequence[torch.Tensor | None]) -> None:
     with torch.no_grad():
         for tensor in tensors:
             if tensor is not None:
-                (tensor._values() if tensor.is_sparse else tensor).fill_(1000.0)
+                (tensor._values() if tensor.is_sparse else _written_once(tensor)).fill_(1000.0)
+
+
+def _written_once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what each element of an expanded tensor stands for; torch refuses to write one number several times."""
+    for dim, stride in enumerate(tensor.stride()):
+        tensor = tensor.narrow(dim, 0, 1) if not stride and tensor.shape[dim] > 1 else tensor
+    return tensor
 
 
 def _only(names: Collection[str], values: Values) -> Values:
