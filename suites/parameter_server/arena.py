@@ -110,6 +110,14 @@ class Served:
             self.door.awaits(trainer, taken := threading.Event())
         return Report(trainer, lambda: self.ask(trainer, gradients), aside=aside, taken=taken)
 
+    def send_again(self, report: Report, gradients: Part) -> None:
+        """Let a trainer that waits for its answer report once more, and return when the server has that."""
+        taken = None
+        if self.workers[report.trainer] is not None:
+            self.door.awaits(report.trainer, taken := threading.Event())
+        report.again(partial(self.ask, report.trainer, gradients), taken)
+        self.taken(report)
+
     def taken(self, report: Report) -> Report:
         """Wait until the server has the report; nobody knows when, if it blocks."""
         tried, self._tried = self._tried, True
@@ -181,7 +189,7 @@ def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) 
     """Return a gradient whose sum and mean over trainers are exact, in any order of operations.
 
     Its numbers are whole multiples of 420, times a power of two. They use the digits of the dtype, so that arithmetic
-    in a narrower one shows.
+    in a narrower one shows. A sparse one is coalesced, not coalesced, or has a row twice.
     """
     if like.is_complex():
         real = torch.empty(like.shape, dtype=like.real.dtype)
@@ -193,7 +201,10 @@ def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) 
     if not sparse:
         return dense
     rows = torch.randperm(like.shape[0], generator=generator)[: max(1, like.shape[0] // 2)]
-    return torch.sparse_coo_tensor(rows.unsqueeze(0), dense[rows], like.shape, check_invariants=True)
+    kind = int(torch.randint(3, (), generator=generator))
+    rows = torch.cat([rows, rows[:1]]) if kind == 2 else rows
+    made = torch.sparse_coo_tensor(rows.unsqueeze(0), dense[rows], like.shape, check_invariants=True)
+    return made.coalesce() if kind == 1 else made
 
 
 @contextlib.contextmanager

@@ -12,6 +12,9 @@ subject whose server returns the new model itself, after the round, declares tha
 What is reported may share memory: one tensor stands for the gradients of two parameters, or of two trainers, or two
 are views of one, and one may be expanded.
 
+A trainer that reports again while it waits for its answer counts once. Its second call may get an error, or take the
+place of its first, which then gets an error or the answer of the round: one of the two is answered.
+
 A wrong gradient is refused with an error that names the fault: a wrong shape by the word shape, size or dimension, or
 by a shape such as ``[6, 4]``; a wrong number of gradients by count, number, length, argument or gradients; a wrong
 dtype by type, or a dtype's name; an infinite or undefined value, with ``non_finite=False``, by finite, nan or inf.

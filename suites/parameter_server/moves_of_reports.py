@@ -52,6 +52,11 @@ def _value_needs(outline: Outline, value: str, missing: tuple[int, ...]) -> Iter
     yield from only_if(outline.model.non_finite and set(outline.model.wrong_by(value)[-1:]) - set(missing))
 
 
+def _again_needs(outline: Outline, waiting: bool) -> Iterator[str]:
+    yield "reports again"
+    yield from only_if(waiting and not outline.model.expires)  # in a round that has ended, it would begin another
+
+
 def late_needs(outline: Outline) -> Iterator[str]:
     yield "expired rounds"
     yield from only_if(outline.model.expires and not outline.waiting and outline.model.trainers[1:])
@@ -109,7 +114,13 @@ class ReportMoves(Player):
 
     @move(
         "parity.rounds",
-        laws={"missing": "none", "value": "errors.gradient", "bare": "none", "late": "errors.dead-trainer"},
+        laws={
+            "again": "wait",
+            "missing": "none",
+            "value": "errors.gradient",
+            "bare": "none",
+            "late": "errors.dead-trainer",
+        },
         needs=lambda outline, missing: outline.missing_needs(missing, 1),
         needs_of={
             "trainer": lambda outline, trainer: only_if(trainer in outline.absent),
@@ -118,6 +129,7 @@ class ReportMoves(Player):
             "bare": lambda outline: only_if(any(param.sparse and not param.frozen for param in outline.model.params)),
             "late": late_needs,
             "shared": lambda outline, value: [_SHARED, *only_if(not value)],
+            "again": lambda outline: _again_needs(outline, bool(outline.waiting)),
         },
         then=_reported,
         drawn={
@@ -125,6 +137,7 @@ class ReportMoves(Player):
             "missing": some,
             "value": lambda outline: ("", *NOT_FINITE) if outline.model.non_finite else ("",),
             "shared": ("", "", "", "views", "number"),
+            "again": (False, False, False, True),
         },
         kinds=(
             {"trainer": next_trainer},
@@ -137,7 +150,13 @@ class ReportMoves(Player):
             1: ({"trainer": next_trainer, "bare": True}, {"trainer": last_trainer, "bare": True}),
             2: ({"trainer": next_trainer, "late": True},),
         },
-        beside=({"shared": "views"}, {"missing": last_trained}, {"shared": "number"}),
+        beside=(
+            {"shared": "views"},
+            {"again": True},
+            {"missing": last_trained},
+            {"shared": "number", "again": True},
+            {"shared": "number"},
+        ),
         often=4,
         writes=("gradient", "round", "answer", "parameter", "optimizer state", "step count"),
         reads=READ,
@@ -151,14 +170,18 @@ class ReportMoves(Player):
         bare: bool = False,
         late: bool = False,
         shared: str = "",
+        again: bool = False,
     ) -> None:
         """Let a trainer report; all are answered when the round is full.
 
         ``missing``: it reports None for these parameters. ``value``: one number is this and not finite,
         of the last parameter that can have it. ``bare``: its sparse gradients have no rows. ``late``: it begins a
         round when half of the time limit of a round has passed since what came before. ``shared``: its gradients are
-        ``views`` of one tensor, one and the same where the shapes are; or one ``number``, expanded.
+        ``views`` of one tensor, one and the same where the shapes are; or one ``number``, expanded. ``again``: before
+        it, those that wait report again what they have reported, and count once.
         """
+        if again:
+            self.sides.report_again()
         if late:
             self.sides.let_time_pass()
         part = self.sides.gradients.part(missing)
@@ -168,7 +191,13 @@ class ReportMoves(Player):
 
     @move(
         "parity.rounds",
-        laws={"missing": "clean-round", "large": "clean-round", "cancels": "clean-round", "reverse": "wait"},
+        laws={
+            "again": "wait",
+            "missing": "clean-round",
+            "large": "clean-round",
+            "cancels": "clean-round",
+            "reverse": "wait",
+        },
         needs=lambda outline, missing: outline.missing_needs(missing, len(outline.absent)),
         needs_of={
             "missing": are_trained,
@@ -176,6 +205,7 @@ class ReportMoves(Player):
             "large": lambda outline: ["large gradients", *only_if(not outline.waiting)],
             "cancels": _cancelling_needs,
             "shared": lambda outline, cancels: [_SHARED, *only_if(not cancels)],
+            "again": lambda outline: _again_needs(outline, bool(outline.waiting or outline.absent[1:])),
         },
         then=filled,
         drawn={
@@ -183,6 +213,7 @@ class ReportMoves(Player):
             "reverse": (False, True),
             "large": (False, False, True),
             "shared": ("", "", "", "views", "number", "trainers"),
+            "again": (False, False, False, True),
         },
         kinds=({}, {"reverse": True}, {"missing": first_trained}, {"large": True}),
         further={
@@ -192,6 +223,7 @@ class ReportMoves(Player):
         beside=(
             {"shared": "trainers"},
             {"missing": last_trained, "shared": "views"},
+            {"again": True},
             {"reverse": True},
             {"shared": "views"},
             {"shared": "number"},
@@ -208,14 +240,18 @@ class ReportMoves(Player):
         large: bool = False,
         cancels: bool = False,
         shared: str = "",
+        again: bool = False,
     ) -> None:
         """Let all trainers report that have not, in their order or in reverse, and so make the round full.
 
         ``cancels``: the first and the last of them have extreme gradients of opposite signs, and others have zeros.
-        ``shared``: as in a report; or all ``trainers`` report the same tensors.
+        ``shared``: as in a report; or all ``trainers`` report the same tensors. ``again``: as in a report, before the
+        last of them.
         """
         absent, same = self.sides.absent, None
         for trainer in reversed(absent) if reverse else absent:
+            if again and self.sides.absent == [trainer]:
+                self.sides.report_again()
             part, own = self.sides.gradients.part(missing, large), None
             if shared:
                 part, own = same or self.sides.gradients.alike(part, shared)

@@ -37,6 +37,7 @@ FEATURES = {
     "large gradients": "clean-round[large-*]",
     "values that are not finite": "errors.gradient[*-taken-n2-ws1]",
     "expired rounds": "errors.dead-trainer[*]",
+    "reports again": "wait[again-*]",
     "reports that meet": "lost-update[*]",
     "reports during updates": "overlap[updated-*]",
     "reports during answers": "overlap[answered-*]",

@@ -16,6 +16,7 @@ from everyrank.suites.moves.model import (
     without_each,
     without_two_kinds,
 )
+from everyrank.suites.parameter_server.arena import BLOCKS
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
 from everyrank.suites.parameter_server.outline import FEATURES, Outline, needed_by
@@ -71,6 +72,7 @@ class ServerPlayer(MeetingMoves):
     """Subject and reference of ``parameter-server``."""
 
     features = FEATURES
+    choices = {BLOCKS: frozenset({"reports again"})}  # nobody knows when it has a report
     crossings = "crossings.txt"
     holes = {
         "option": "the contract gives no access to the optimizer on the server",

@@ -26,6 +26,7 @@ class Report:
     """One report of one trainer, made on this thread, or, if ``aside``, on its own: the server may block.
 
     The server has the report when ``ask`` returns; or, if ``ask`` only sends it, when somebody sets ``taken``.
+    If it is made again, it is answered as soon as one of its calls is, and has an error if all of them have.
     """
 
     def __init__(
@@ -37,12 +38,20 @@ class Report:
         self.accepted = taken or threading.Event()
         self._sent = taken is not None
         self.answered = threading.Event()
+        self._calls, self._ending = 1, threading.Lock()
+        self._over = threading.Event()
         self.began, self.ended = time.monotonic(), math.inf
         self._thread = threading.Thread(target=self._ask, args=(ask,), daemon=True)
         if aside:
             self._thread.start()
         else:
             self._ask(ask)
+
+    def again(self, ask: Callable[[], Any], taken: threading.Event | None) -> None:
+        """Make the report once more, while it waits for its answer; the arguments are those of the first."""
+        self.accepted, self._sent = taken or threading.Event(), taken is not None
+        self._calls += 1
+        threading.Thread(target=self._ask, args=(ask,), daemon=True).start()
 
     def _ask(self, ask: Callable[[], Any]) -> None:
         try:
@@ -65,21 +74,28 @@ class Report:
         self._ended(model, error)
 
     def _ended(self, model: Any, error: Exception | None) -> None:
-        self.ended = time.monotonic()
-        self.model, self.error = model, error
-        self.answered.set()
+        with self._ending:
+            self._calls -= 1
+            last = not self._calls
+            if not self.answered.is_set() and (last or error is None):
+                self.ended = time.monotonic()
+                self.model, self.error = model, error
+                self.answered.set()
         self.accepted.set()
+        if last:
+            self._over.set()
 
     def due(self, patience: float | None = None) -> None:
         """Wait for the end of a report that has no reason to take longer."""
         patience = PATIENCE if patience is None else patience
-        if not self.answered.wait(patience):
+        if not self._over.wait(patience):
             raise self.unanswered(patience)
         if self._thread.ident is not None:
             self._thread.join(patience)
 
     def unanswered(self, patience: float) -> Deviation:
-        return Deviation(f"trainer {self.trainer} was not answered within {patience:g} s")
+        which = " in one of its calls" if self.answered.is_set() else ""
+        return Deviation(f"trainer {self.trainer} was not answered{which} within {patience:g} s")
 
     def answer(self) -> Any:
         """Return the new model, which is due."""

@@ -94,6 +94,14 @@ class Sides:
         if full:
             self._answered(expected)
 
+    def report_again(self) -> None:
+        """Let all trainers that wait for their answers report again what they have reported: it counts once."""
+        for trainer, report in self.waiting.items():
+            again = copied(self.parts[trainer])
+            self.own[trainer] = [*self.own[trainer], *again]
+            self.served.send_again(report, again)
+        self.none_answered()
+
     def send(self, trainer: int, part: Part) -> Report:
         return self.served.report(trainer, part)
 
@@ -134,7 +142,7 @@ class Sides:
         settle(list(self.waiting.values()))
         for trainer, report in sorted(self.waiting.items()):
             self.compare_answer(report, expected)
-            self.compare_buffers(report)
+            _compare_buffers(report, self.served.twin)
             if self.model.keeps:
                 values = parameters(report.answer(), trainer)
                 self._kept[self.served.rounds, trainer] = values, [value.detach().clone() for value in values]
@@ -187,13 +195,6 @@ class Sides:
             comparison.step(0, _only(names, found), _only(names, expected))
             comparison.raise_first(f"trainer {report.trainer}: ")
 
-    def compare_buffers(self, report: Report) -> None:
-        """Compare the buffers in an answer that is a module."""
-        answer = report.answer()
-        found = dict(answer.named_buffers()) if isinstance(answer, torch.nn.Module) else {}
-        for name, due in self.served.twin.named_buffers() if found else ():
-            same(found[name], due, f"the buffer {name} in the answer of trainer {report.trainer}")
-
     def named(self, report: Report, expected: Values) -> Values:
         """Return the parameters in an answer by their names."""
         values = report.values()
@@ -238,12 +239,22 @@ class Sides:
                 raise Deviation(f"trainer {trainer} was refused {text}: {in_a_line(report.error)}")
 
 
+def _compare_buffers(report: Report, twin: torch.nn.Module) -> None:
+    """Compare the buffers in an answer that is a module."""
+    answer = report.answer()
+    found = dict(answer.named_buffers()) if isinstance(answer, torch.nn.Module) else {}
+    for name, due in twin.named_buffers() if found else ():
+        same(found[name], due, f"the buffer {name} in the answer of trainer {report.trainer}")
+
+
 def spoil(tensors: Sequence[torch.Tensor | None]) -> None:
-    """Overwrite the tensors of a trainer."""
+    """Overwrite the tensors of a trainer: of a sparse one the values, and the rows that they belong to."""
     with torch.no_grad():
         for tensor in tensors:
             if tensor is not None:
                 (tensor._values() if tensor.is_sparse else _written_once(tensor)).fill_(1000.0)
+                if tensor.is_sparse:
+                    tensor._indices()[0].add_(1).remainder_(tensor.shape[0])
 
 
 def _written_once(tensor: torch.Tensor) -> torch.Tensor:

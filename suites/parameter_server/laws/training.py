@@ -15,7 +15,7 @@ from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena import first_step
 from everyrank.suites.arena.subject_errors import in_a_line, plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison
-from everyrank.suites.errors import Unusable
+from everyrank.suites.errors import NotApplicable, Unusable
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena
 from everyrank.suites.parameter_server.contract import CONTRACT
@@ -101,9 +101,10 @@ def training(server: Any, trainer: int, rounds: int) -> list[list[torch.Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class OrderPoint(ServerPoint):
-    """A point with the order in which trainers report."""
+    """A point with the order in which trainers report, and whether all but the last report twice."""
 
     order: Sequence[int]
+    again: bool = False
 
 
 def _orders() -> Iterator[OrderPoint]:
@@ -116,19 +117,25 @@ def _orders() -> Iterator[OrderPoint]:
         }.items():
             yield points.point(OrderPoint, name, trainers, core=trainers == 3, order=order)
         yield points.point(OrderPoint, "reversed", trainers, core=False, far=True, order=numbers[::-1])
+    yield points.point(OrderPoint, "again", 3, core=False, order=range(3), again=True)
 
 
 @law("wait", _orders)
 def wait(arena: Arena, point: OrderPoint) -> None:
-    """No trainer is answered before the round is full, and none later than it, in whatever order they come."""
+    """No trainer is answered before the round is full, and none later than it, in whatever order they come.
+
+    One that reports again while it waits counts once.
+    """
     first, *others, last = point.order
     with playing(arena, point, compared="nobody") as player:
+        if point.again and player.sides.served.blocks:
+            raise NotApplicable("nobody knows when a server that blocks has taken a report")
         for _ in range(2):
             for trainer in (first, *others):
                 player.report(trainer)
             player.sides.waiting[first].answered.wait(GRACE)
             player.sides.none_answered()
-            player.report(last)
+            player.report(last, again=point.again)
 
 
 @law("same-model", lambda: _numbers(core=2))
