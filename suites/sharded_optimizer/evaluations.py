@@ -21,13 +21,20 @@ class Evaluations:
 
     Before each of its own, the subject has to bring this rank's tensors to the values that the reference has there.
     The closure raises where it does not, and where it evaluates too often: ranks that go on could go on for ever.
-    ``refuse`` raises what the closure raises, given its text.
+    ``refuse`` raises what the closure raises, given its text. ``own``: whole parameters get another gradient on each
+    rank, if the subject claims to average them.
     """
 
     def __init__(
-        self, arena: Arena, trained: Sequence[Parameter], step: int, refuse: Callable[[str], NoReturn]
+        self,
+        arena: Arena,
+        trained: Sequence[Parameter],
+        step: int,
+        refuse: Callable[[str], NoReturn],
+        own: bool = False,
     ) -> None:
         self.arena, self.trained, self.step, self.refuse = arena, trained, step, refuse
+        self.own = own and arena.syncs
         self.counted = {"ours": 0, "torch.optim": 0}
         self.points: list[list[torch.Tensor]] = []
         """The values of the whole parameters at each evaluation of the reference."""
@@ -73,6 +80,10 @@ class Evaluations:
             of_param = (value * data + 0.5 * curve * value**2 + 0.1 * value**4).sum()
             total = total + (of_param.real if of_param.is_complex() else of_param).to(torch.float64)
             slope = data + curve * value + 0.4 * value**3
+            if self.own and param.whole:
+                mean, mine = self.arena.own_gradient(param, self.step, slope)
+                (param.twin if of_twins else param.pieces[0][0]).grad = mean if of_twins else mine
+                continue
             for tensor, index in [(param.twin, ...)] if of_twins else param.pieces:
                 tensor.grad = self.arena.alike(param, slope[index].clone())
         return total

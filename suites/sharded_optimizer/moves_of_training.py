@@ -23,7 +23,7 @@ from everyrank.suites.sharded_optimizer.evaluations import Evaluations
 from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline
-from everyrank.suites.sharded_optimizer.sides import Sides
+from everyrank.suites.sharded_optimizer.sides import Sides, compare_gradients
 
 #: A norm is summed over ranks in another order than over whole tensors.
 _NORM = {
@@ -63,6 +63,16 @@ def _trained(outline: Outline, **given: Any) -> None:
 
 def _alike(outline: Outline, **given: Any) -> None:
     outline.differ = False
+
+
+def _own_needs(outline: Outline) -> Sequence[str]:
+    return only_if(outline.wholes and not outline.clamped)
+
+
+def _without_needs(outline: Outline, without: int, own: bool) -> Iterator[str]:
+    yield "gradients of some ranks"
+    ranks = range(outline.model.size)
+    yield from only_if(own and without in ranks and ranks[1:] and not outline.tables)
 
 
 def _clipping_needs(outline: Outline) -> Iterator[str]:
@@ -140,10 +150,16 @@ class TrainingMoves(Player):
         needs_of={
             "missing": _missing_needs,
             "rows": _rows_needs,
-            "own": lambda outline: only_if(outline.wholes and not outline.clamped),
+            "own": _own_needs,
+            "without": _without_needs,
         },
         then=_trained,
-        drawn={"missing": _some_missing, "rows": _some_rows, "own": (False, True)},
+        drawn={
+            "missing": _some_missing,
+            "rows": _some_rows,
+            "own": (False, True),
+            "without": lambda outline: [None, None, *range(outline.model.size)],
+        },
         kinds=(
             {},
             {"missing": first_trained},
@@ -151,16 +167,30 @@ class TrainingMoves(Player):
             {"own": True},
             {"rows": lambda outline: ((3, 0, 3),) if outline.tables else None},
         ),
+        beside=(
+            {"own": True},
+            {"own": True, "without": lambda outline: outline.model.size - 1},
+            {"without": lambda outline: outline.model.size - 1},
+            {"own": True, "without": 0},
+            {"without": 0},
+        ),
         often=4,
         writes=("gradient", "parameter", "optimizer state", "step count"),
         reads=(*_READ, "failed step", "acting hook"),
     )
-    def train(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False) -> None:
+    def train(
+        self,
+        missing: tuple[int, ...] = (),
+        rows: tuple[tuple[int, ...], ...] = (),
+        own: bool = False,
+        without: int | None = None,
+    ) -> None:
         """Set new gradients as ``give`` does, and step.
 
-        ``own``: whole parameters get another gradient on each rank, if the subject claims to average them.
+        ``own``: whole parameters get another gradient on each rank, if the subject claims to average them: it lies
+        transposed in memory on every other rank, and the rank ``without`` has none.
         """
-        self.sides.give(self.number, missing, rows, own)
+        self.sides.give(self.number, missing, rows, own, without)
         self._step()
 
     @move(
@@ -177,15 +207,19 @@ class TrainingMoves(Player):
     # Of a table, gradients are dense in a closure; of what has grown large in half precision, they are infinite.
     @move(
         "closure",
+        laws={"own": "parity.whole"},
         needs=lambda outline: ["closures", *only_if(not (outline.tables or "float16" in outline.model.dtypes))],
-        then=_alike,
+        needs_of={"own": _own_needs},
+        then=_trained,
+        drawn={"own": (False, False, True)},
+        beside=({"own": True},),
         writes=("gradient", "parameter", "optimizer state", "step count"),
         reads=(*_READ, "failed step", "acting hook"),
     )
-    def step_with_closure(self) -> None:
-        """Step with a closure, which sets the gradients itself."""
+    def step_with_closure(self, own: bool = False) -> None:
+        """Step with a closure, which sets the gradients itself; ``own`` as in ``train``."""
         sides = self.sides
-        evaluations = Evaluations(sides.arena, sides.trained, self.number, self.refuse)
+        evaluations = Evaluations(sides.arena, sides.trained, self.number, self.refuse, own)
         with reference_acts():
             expected = float(sides.reference.step(evaluations.of_reference))
         loss = evaluations.let_step(sides.ours)
@@ -219,7 +253,7 @@ class TrainingMoves(Player):
 
     def _compare_gradients(self, tolerance: Tolerance, when: str = "") -> None:
         comparison = Comparison(tolerance)
-        self.sides.compare_gradients(comparison, self.number, when)
+        compare_gradients(self.sides, comparison, self.number, when)
         self.conclude(comparison)
 
     @move(

@@ -24,6 +24,7 @@ FEATURES = {
     "zero_grad": "grad.zero[*]",
     "bf16": "parity.shard[SGD-bf16-*]",
     "complex parameters": "parity.shard[SGD-complex-*]",
+    "gradients of some ranks": "parity.whole[some-ranks-*]",
     "closures": "closure[SGD-*]",
     "clipping": "clip[*]",
     "groups": "state.groups[SGD-*]",
