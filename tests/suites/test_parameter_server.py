@@ -98,6 +98,51 @@ def test_a_report_during_an_update_may_be_kept_out_or_refused(kind: Any, label: 
     law.check(Arena(Subject("mine", contract="parameter-server", build=kind), point), point)
 
 
+class Replaces(BatchUpdateParameterServer):
+    """Puts a report in the place of that which its trainer has made before: that call gets an error."""
+
+    def update_and_fetch(self, gradients: Any, trainer: int) -> Any:
+        self.round.reports.pop(trainer, None)
+        before = self.round.answers.pop(trainer, None)
+        if before is not None:
+            before.set_exception(RuntimeError(f"trainer {trainer} has reported again"))
+        return super().update_and_fetch(gradients, trainer)
+
+
+class AnswersBoth(BatchUpdateParameterServer):
+    """Answers a trainer that reports again as its first call."""
+
+    def update_and_fetch(self, gradients: Any, trainer: int) -> Any:
+        answer = self.round.answers.get(trainer)
+        return answer.then(lambda done: done.value()) if answer else super().update_and_fetch(gradients, trainer)
+
+
+class ForgetsTheFirstCall(BatchUpdateParameterServer):
+    """Answers the last call of a trainer alone."""
+
+    def update_and_fetch(self, gradients: Any, trainer: int) -> Any:
+        for each in (self.round.reports, self.round.answers):
+            each.pop(trainer, None)
+        return super().update_and_fetch(gradients, trainer)
+
+
+def _let_them_report_again(kind: Any) -> None:
+    law = contract("parameter-server").laws["wait"]
+    point = next(point for point in law.points() if point.label == "again-n3")
+    law.check(Arena(Subject("mine", contract="parameter-server", build=kind), point), point)
+
+
+@pytest.mark.parametrize("kind", [BatchUpdateParameterServer, Replaces, AnswersBoth])
+def test_a_trainer_that_reports_again_is_answered_in_one_of_its_calls(kind: Any) -> None:
+    _let_them_report_again(kind)
+
+
+def test_a_trainer_that_reports_again_waits_for_no_call_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everyrank.suites.parameter_server.reports.PATIENCE", 0.1)
+    with pytest.raises(Deviation, match="trainer 0 was not answered in one of its calls within"):
+        _let_them_report_again(ForgetsTheFirstCall)
+
+
 def test_a_lock_names_the_trainer_that_waits_for_it_and_no_other() -> None:
     waits: list[bool] = []
     lock = WatchedLock(threading.RLock(), lambda: waits.append(True))
