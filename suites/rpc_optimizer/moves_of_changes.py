@@ -56,6 +56,7 @@ class ChangeMoves(StepMoves):
             ),
         },
         drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
+        beside=({"by": second}, {"factor": 2.0}),
         kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
         further={
             1: (

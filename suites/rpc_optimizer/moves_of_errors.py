@@ -87,6 +87,7 @@ class ErrorMoves(ChangeMoves):
             {"owner": _last_owner, "also": _other_owners, "text": by_model(KEEPING)},
             {"owner": _first_owner, "foreign": True},
         ),
+        beside=({"by": second},),
         often=4,
         shown_by="step",
         writes=("parameter", "optimizer state", "step count"),

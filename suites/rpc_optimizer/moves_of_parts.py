@@ -12,7 +12,7 @@ import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena import surface
 from everyrank.suites.moves.move import move, only_if
 from everyrank.suites.rpc_optimizer.moves_of_builds import BuildMoves
-from everyrank.suites.rpc_optimizer.moves_of_steps import numbers, trained_by
+from everyrank.suites.rpc_optimizer.moves_of_steps import numbers, second, trained_by
 from everyrank.suites.rpc_optimizer.optimizers import moved
 from everyrank.suites.rpc_optimizer.outline import Outline
 from everyrank.suites.rpc_optimizer.parts import MORE, evaluated_once
@@ -37,6 +37,7 @@ class PartMoves(BuildMoves):
         needs=lambda outline, part, by: [f"use of {part}", *trained_by(outline, by)],
         drawn={"part": tuple(surface.PARTS), "by": numbers},
         kinds=({"part": "scheduler"}, {"part": "deepcopy"}),
+        beside=({"by": second},),
         often=2,
         writes=("option", "scheduler", "hook", "parameter", "optimizer state", "step count"),
         reads=(
@@ -83,6 +84,7 @@ class PartMoves(BuildMoves):
         needs=lambda outline, given, by: [f"use of {given}", *trained_by(outline, by)],
         drawn={"given": _CLOSURES, "by": numbers},
         kinds=({},),
+        beside=({"by": second},),
         writes=("parameter", "optimizer state", "step count"),
         reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
@@ -104,6 +106,7 @@ class PartMoves(BuildMoves):
         needs=lambda outline, by: ["use of state-dict", *only_if(outline.client((by,)) is not None)],
         then=_saved,
         drawn={"by": numbers},
+        beside=({"by": second},),
         writes=("saved state",),
         reads=("optimizer state", "step count", "option"),
     )
@@ -120,6 +123,7 @@ class PartMoves(BuildMoves):
         needs=lambda outline, by: only_if(by in outline.saved),
         needs_of={"fresh": "dropped optimizers"},
         drawn={"by": numbers, "fresh": (False, True)},
+        beside=({"by": second},),
         further={1: ({"fresh": True},)},
         often=2,
         after="save",

@@ -133,6 +133,7 @@ class TrainingMoves(Player):
         then=_alike,
         drawn={"missing": _some_missing, "rows": lambda outline: [(rows,) for rows in _ROWS if outline.tables]},
         kinds=({}, {"missing": first_trained}),
+        beside=({"rows": lambda outline: ((),) if outline.tables else None}, {"missing": last_trained}),
         writes=("gradient",),
         reads=("frozen",),
     )
@@ -170,7 +171,9 @@ class TrainingMoves(Player):
         beside=(
             {"own": True},
             {"own": True, "without": lambda outline: outline.model.size - 1},
+            {"rows": lambda outline: ((2, 0),) if outline.tables else None},
             {"without": lambda outline: outline.model.size - 1},
+            {"missing": last_trained},
             {"own": True, "without": 0},
             {"without": 0},
         ),
@@ -238,6 +241,7 @@ class TrainingMoves(Player):
         "grad.zero",
         needs=lambda outline: ["zero_grad", *only_if(not outline.differ)],
         drawn={"set_to_none": (None, False, True)},
+        beside=({"set_to_none": True},),
         kinds=({}, {"set_to_none": False}),
         after="give",
         writes=("gradient",),
@@ -262,6 +266,7 @@ class TrainingMoves(Player):
         needs_of={"norm": lambda outline, norm: only_if(not (outline.empty and math.isinf(norm)))},
         drawn={"most": (0.5, 2.0, 100.0), "norm": (2.0, float("inf"), 1.0, float("inf"), 3.0)},
         kinds=({"norm": by_model((2.0, 1.0, 2.0, 3.0))}, {"norm": float("inf")}),
+        beside=({"most": 100.0}, {"most": 2.0}),
         after="give",
         shown_by="step",
         writes=("gradient",),

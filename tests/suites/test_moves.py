@@ -16,7 +16,7 @@ from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.moves.crossing import Covering, further
+from everyrank.suites.moves.crossing import Covering, Crossing, further
 from everyrank.suites.moves.file import file_of, stored, written
 from everyrank.suites.moves.law import CROSSINGS
 from everyrank.suites.moves.move import NEVER, Move, move, moves_of, only_if
@@ -95,6 +95,26 @@ def test_what_an_argument_needs_counts_if_it_is_not_its_default() -> None:
     lift = Move("lift", "lift", needs="hands", needs_of=rules, defaults={"high": 0, "times": 1})
     assert [*lift.needed(None, {})] == [*lift.needed(None, {"high": 2})] == ["hands"]
     assert [*lift.needed(None, {"high": 2, "times": 2})] == ["hands", NEVER]
+
+
+class RingingPlayer(DoorPlayer):
+    """There is a bell, too."""
+
+    @move("ring", kinds=({}, {"long": True}), beside=({"times": 2}, {"long": True}))
+    def ring(self, times: int = 1, long: bool = False) -> None:
+        """Ring."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (0, ["ring()", "ring()", "ring(long=True)", "ring(times=2)"]),
+        (1, [*["ring(long=True)"] * 2, *["ring(long=True, times=2)"] * 2]),
+    ],
+)
+def test_every_second_call_of_a_script_has_a_further_argument_in_turn(kind: int, found: list[str]) -> None:
+    script = Crossing({"size": 2, "colour": "red"}, (("ring", kind),) * 4).script(RingingPlayer, frozenset())
+    assert sorted(map(str, script.moves)) == found
 
 
 # --- crossings ---------------------------------------------------------------------------------------

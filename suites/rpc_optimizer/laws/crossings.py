@@ -6,6 +6,6 @@ from everyrank.suites.moves.law import crossed
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 
 #: The crossings on which rogues are tried.
-_CORE = (2, 7, 9, 14, 15, 22, 200, 209, 210, 220, 249)
+_CORE = (2, 9, 14, 15, 22, 73, 200, 209, 210, 220, 249)
 
 crossed(CONTRACT, __name__, _CORE)
