@@ -17,7 +17,7 @@ from torch import nn
 
 #: Choices that a subject may declare: all ranks must start with equal values; register their parameters in one order;
 #: and use the same parameters in a step.
-TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH = "trusts-init", "trusts-order", "same-graph"
+TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, SAME_COUNT = "trusts-init", "trusts-order", "same-graph", "same-count"
 #: The parts of a parameter go in another order than that of the ranks.
 ANY_ORDER = "any-order"
 

@@ -3,10 +3,10 @@
 A subject is ``build(model, optimizer_class, *args, **kwargs)``, on every rank. It returns an object with
 
 - ``step(*batches)``: train for one step on this rank's microbatches. ``batch.loss(model)`` is the loss of one: over
-  all microbatches of a step these losses add up to the loss of the rank, and the step follows the mean over ranks. A
-  subject with a schedule of its own uses ``batch.inputs`` and ``batch.criterion(outputs)`` instead;
-  ``batch.rows()`` is a microbatch for each row. If ``step`` returns something other than None, that is the mean loss
-  of all ranks.
+  all microbatches of a step these losses add up to the loss of the rank, and the step follows the mean over ranks,
+  which need not have as many. A subject with a schedule of its own uses ``batch.inputs`` and
+  ``batch.criterion(outputs)`` instead; ``batch.rows()`` is a microbatch for each row. If ``step`` returns something
+  other than None, that is the mean loss of all ranks.
 - ``parameters()``: the full parameters by the names that they have in the model, on every rank. It may communicate.
 
 and, where it has them,
@@ -35,10 +35,10 @@ once, in their order, and leaves the generator where these forwards do. Its user
 
 A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
 ``build`` makes. A subject whose ranks must start with equal values declares ``trusts-init``; one whose ranks must
-have registered their parameters in one order, as DDP's, declares ``trusts-order``; one whose ranks must use the same
-parameters in each step declares ``same-graph``. If one rank fails, the errors of the others need not name it, since
-over c10d they cannot: a subject that passes the failure on in another way declares ``names-ranks``, and is held to
-that.
+have registered their parameters in one order, as DDP's, declares ``trusts-order``; one whose ranks must have as many
+microbatches in each step declares ``same-count``; one whose ranks must use the same parameters, too, declares ``same-
+graph``. If one rank fails, the errors of the others need not name it, since over c10d they cannot: a subject that
+passes the failure on in another way declares ``names-ranks``, and is held to that.
 
 What plain torch.optim does is no deviation. A state in its form, which numbers the parameters, need not reach a model
 that has registered them in another order; what torch.optim loads, such a state may be taken for; and if an optimizer
@@ -49,13 +49,13 @@ from __future__ import annotations
 
 from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER, Arena
+from everyrank.suites.trainer.arena import ANY_ORDER, SAME_COUNT, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER, Arena
 
 CONTRACT = Contract(
     "trainer",
     Arena.opened,
     fixtures=("process_group",),
-    choices=(TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, ANY_ORDER, NAMES_RANKS),
+    choices=(TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, SAME_COUNT, ANY_ORDER, NAMES_RANKS),
     capabilities="everyrank.suites.trainer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.trainer"},
     law_modules=(

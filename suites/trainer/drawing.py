@@ -58,6 +58,7 @@ class ModelDrawing(Drawing):
             own_buffer=own_buffer,
             reordered=self.reordered,
             losses=self.has("losses"),
+            options=self.has("changed rates"),
         )
 
     def _ranks(self) -> tuple[int, ...]:

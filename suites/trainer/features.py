@@ -51,6 +51,7 @@ FEATURES = {
     "microbatches": "accumulate[parts*]",
     "sparse microbatches": "accumulate[sparse-*]",
     "microbatches of some ranks": "accumulate[unused-*]",
+    "other numbers of microbatches on other ranks": "accumulate[uneven-*]",
     "parameters that the first microbatch skips": "accumulate[first-unused-*]",
     "parameters that the last microbatch skips": "accumulate[last-unused-*]",
     "clipping": "clip[cut-*]",

@@ -58,12 +58,20 @@ class Step:
     """The microbatches that skip parameters; without one all do."""
     used: frozenset[int] = frozenset()
     """The unused parameters that are used by now."""
+    by_turns: bool = False
+    """Whether each rank skips another one of these parameters, and no rank all."""
+    parts_on: tuple[int, ...] = ()
+    """How many microbatches each rank has, if not all have ``parts``."""
+
+    def number_on(self, index: int) -> int:
+        """Return how many microbatches this rank has."""
+        return self.parts_on[index] if self.parts_on else self.parts
 
     def prepared(
         self, batches: Iterable[Microbatch], skip: Callable[[tuple[int, ...]], None], index: int
     ) -> Sequence[Microbatch]:
         """Return these microbatches of a part; before its forward each lets the model skip what it does not use."""
-        skips = [self.skipped_on(index) if part in self.skips_in else () for part in range(self.parts)]
+        skips = [self.skipped_on(index) if part in self.skips_in else () for part in range(self.number_on(index))]
         return [
             replace(batch, prepare=functools.partial(skip, skipped))
             for batch, skipped in zip(batches, skips, strict=True)
@@ -71,7 +79,9 @@ class Step:
 
     def skipped_on(self, index: int) -> tuple[int, ...]:
         """Return the parameters that this rank does not use."""
-        return self.skips if not self.skipped_by or index in self.skipped_by else ()
+        if self.skipped_by and index not in self.skipped_by:
+            return ()
+        return (self.skips[index % len(self.skips)],) if self.by_turns else self.skips
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,8 @@ class Model:
     layers: tuple[int, ...] = ()
     """The widths between the linear layers; without one there is one layer."""
     params: tuple[Param, ...] = ()
+    bare: bool = field(default=False, repr=False)
+    """Whether only the biases of the layers are trained: their weights are frozen."""
     buffer: bool = False
     optimizer: str = "SGD"
     variant: str = "lr"
@@ -106,6 +118,8 @@ class Model:
     """Whether each forward draws random numbers."""
     losses: bool = True
     """Whether the loss that a step returns is compared."""
+    options: bool = True
+    """Whether the options of groups are compared."""
 
     @property
     def row(self) -> Row:
@@ -229,6 +243,8 @@ def make(made_of: Model, seed: int, frozen: Iterable[int]) -> Trained:
     for parameter in model.parameters() if made_of.edges else ():
         for index, edge in zip(range(parameter.numel()), _EDGES, strict=False):
             parameter.data[tuple(torch.unravel_index(torch.tensor(index), parameter.shape))] = edge
+    for layer in model.children() if made_of.bare else ():
+        layer.weight.requires_grad_(False)
     set_frozen(model, made_of, frozen)
     return model
 
@@ -248,7 +264,7 @@ def layer_names(made_of: Model) -> list[str]:
 
 def microbatches(step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
     """Return the microbatches of a part, which differ for each move, each step of it and each part."""
-    return [_microbatch(step, number, time, index, part) for part in range(step.parts)]
+    return [_microbatch(step, number, time, index, part) for part in range(step.number_on(index))]
 
 
 def signed(batch: Microbatch, index: int) -> Microbatch:
@@ -265,4 +281,4 @@ def _microbatch(step: Step, number: int, time: int, index: int, part: int) -> Mi
     rows = step.rows[index] if step.rows else ROWS
     if step.spoiled and index == step.by:
         targets = torch.full_like(targets, float(step.spoiled))
-    return Microbatch(inputs[:rows], targets[:rows], step.parts)
+    return Microbatch(inputs[:rows], targets[:rows], step.number_on(index))

@@ -121,7 +121,8 @@ class StateMoves(UserMoves):
         then=_saved,
         writes=("saved state",),
         reads=("parameter", "buffer", "optimizer state", "step count", "option", "group", "frozen", "scheduler"),
-        reads_further={7: ("position",), 10: ("generator",)},  # saved beside the state by its user
+        # Where a generator is, its user saves beside the state.
+        reads_further={7: ("position",), 10: ("generator",), 12: ("frozen state",)},
     )
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
@@ -145,6 +146,7 @@ class StateMoves(UserMoves):
         },
         kinds=({}, {"fresh": True}, {"fresh": True, "reordered": True}, {"fresh": True, "of_first": True}),
         further={8: ({"overwritten": True}, {"fresh": True, "overwritten": True})},
+        beside=({"of_first": True}, {"overwritten": True}),
         often=3,
         after="save",
         shown_by="step",
@@ -157,6 +159,7 @@ class StateMoves(UserMoves):
             "scheduler",
             "position",
             "generator",
+            "frozen state",
         ),
         reads=("saved state", "group", "frozen"),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, first_of, move, often_nothing, only_if, subsets
+from everyrank.suites.moves.move import NEVER, first_of, move, only_if
 from everyrank.suites.moves.options import can_be_set, set_option
 from everyrank.suites.moves.player import Player
 from everyrank.suites.trainer.arena import Arena
@@ -19,135 +18,8 @@ from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
 from everyrank.suites.trainer.outline import Outline
 from everyrank.suites.trainer.parameters import digests
 from everyrank.suites.trainer.sides import Sides
-from everyrank.suites.trainer.skipping import skipping_in_needs, skipping_needs
+from everyrank.suites.trainer.steps import STEPS
 from torch.optim.lr_scheduler import ExponentialLR
-
-#: A number whose gradient is finite, and whose square is not; nor is it in single precision.
-LARGE = "1e200"
-
-
-def step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
-    if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
-        yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
-    if outline.spoiled or outline.stood:
-        yield NEVER  # nothing can be seen until a state is loaded, or the rate is another
-    if outline.missed and given.get("parts", 1) > 1:
-        yield "microbatches after errors"
-    if outline.added and outline.rate_hooked:
-        yield "options of groups that were just added"
-
-
-def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
-    yield "clipping"
-    yield from outline.clipping_needs(parts)
-    if outline.sparse or outline.has("bfloat16") or outline.model.reordered or outline.handed < outline.count:
-        yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
-
-
-def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float | None) -> Iterator[str]:
-    yield "nan" if spoiled == "nan" else "infinity"
-    if max_norm is not None:
-        yield "clipped infinity" if spoiled != "nan" and max_norm else NEVER
-    yield from only_if(not outline.sparse)
-
-
-def stepped(outline: Outline, **given: Any) -> None:
-    outline.steps += given.get("times", 1) if outline.closures else 0
-    outline.fresh = outline.thawed = outline.missed = outline.added = False
-    outline.stood |= outline.still
-    outline.keeps = outline.will_keep
-    outline.unused |= (
-        bool(given.get("skips"))
-        and not given.get("skips_in")
-        and len(given.get("skipped_by", ())) in (0, outline.model.size)
-    )
-    outline.spoiled |= bool(given.get("spoiled"))
-
-
-def _first_param(outline: Outline) -> tuple[int, ...] | None:
-    return (0,) if outline.count else None
-
-
-_SOME_RANKS = {
-    "skips": _first_param,
-    "skipped_by": lambda outline: (outline.model.size - 1,) if outline.model.size > 1 else None,
-}
-_NO_RANK = {"skips": _first_param}
-_ROWS = {"rows": lambda outline: (1, 4, 2, 5)[: outline.model.size]}
-
-_STEPS: dict[str, Any] = {
-    "needs": step_needs,
-    "needs_of": {
-        "parts": lambda outline: ["sparse microbatches" if outline.sparse else "microbatches"],
-        "max_norm": _clipping_needs,
-        "skips": skipping_needs,
-        "skipped_by": lambda outline, skips: only_if(skips),
-        "skips_in": skipping_in_needs,
-        "rows": "rows",
-        "spoiled": _spoiling_needs,
-        "by": lambda outline, spoiled: only_if(spoiled),
-        "waits": "late changes",
-    },
-    "then": stepped,
-    "laws": {
-        "spoiled": "non-finite",
-        "waits": "late",
-        "max_norm": "clip",
-        "skips": "parity.models",
-        "parts": "accumulate",
-        "rows": "mean",
-    },
-    "often": 6,
-    "writes": ("parameter", "gradient", "optimizer state", "step count", "scheduler", "generator"),
-    "reads": (
-        "parameter",
-        "gradient",
-        "buffer",
-        "optimizer state",
-        "step count",
-        "option",
-        "group",
-        "frozen",
-        "scheduler",
-        "hook",
-        "use",
-    ),
-    "reads_further": {10: ("generator",)},
-    "drawn": {
-        "times": (1, 1, 2),
-        "parts": (1, 1, 2, 3),
-        "max_norm": (None, None, None, None, 0.05, 0.5, 0.0),
-        "skips": lambda outline: often_nothing(subsets(range(outline.count))[1:]),
-        "skipped_by": lambda outline: subsets(range(outline.model.size))[1:],
-        "skips_in": ((), (), (), (0,), (1,)),
-        "rows": lambda outline: often_nothing([*itertools.product((1, 5, 2), repeat=outline.model.size)]),
-        "spoiled": ("",) * 30 + ("inf", "nan", LARGE),
-        "by": lambda outline: range(outline.model.size),
-        "waits": (False,) * 15 + (True,),
-    },
-    "kinds": (
-        {},
-        {"parts": 2},
-        {"max_norm": 0.05},
-        {"parts": 2, "max_norm": 0.05},
-        _SOME_RANKS,
-        {**_SOME_RANKS, "parts": 2},
-        _NO_RANK,
-        _ROWS,
-        {"spoiled": lambda outline: "inf" if outline.saved else None, "by": lambda outline: outline.model.size - 1},
-    ),
-    "further": {
-        1: (
-            {"spoiled": lambda outline: LARGE if outline.saved else None},
-            {"spoiled": lambda outline: LARGE if outline.saved else None, "max_norm": 0.05},
-        ),
-        3: tuple(
-            {**skips, "parts": 2, "skips_in": (number,)} for skips in (_NO_RANK, _SOME_RANKS) for number in (0, 1)
-        ),
-        4: ({"max_norm": 0.0}, {"parts": 2, "max_norm": 0.0}),
-        8: ({"max_norm": 0.5},),  # another norm than that of an earlier step
-    },
-}
 
 
 def _frozen(outline: Outline, param: int) -> None:
@@ -224,11 +96,13 @@ class TrainingMoves(Player):
         """Compare the full parameters with the reference's; on all ranks they are equal bit for bit."""
         found = self.sides.training.values  # gathered once: FSDP2's takes as long as a step
         self.sides.compare_values(found)
+        if self.model.options:
+            self.sides.compare_options()
         if self.model.watched and (self.model.saves_some or self.sides.all_handed):
             self.sides.ask()
         return " ".join(digests(found).values())
 
-    @move("parity.train", **_STEPS)
+    @move("parity.train", **STEPS)
     def step(
         self,
         times: int = 1,
@@ -241,16 +115,19 @@ class TrainingMoves(Player):
         by: int = 0,
         waits: bool = False,
         skips_in: tuple[int, ...] = (),
+        by_turns: bool = False,
+        parts_on: tuple[int, ...] = (),
     ) -> None:
         """Train for one step, or for several, each on microbatches of its own.
 
-        ``skips``: these parameters go unused, on the ranks ``skipped_by`` or on all, in the microbatches ``skips_in``
-        or in all. ``rows``: how many rows a
-        microbatch of each rank has. ``spoiled``: the targets of rank ``by`` are this value, inf, nan or large.
-        ``waits``: nothing may change a while after.
+        ``skips``: these parameters go unused, on the ranks ``skipped_by`` or on all, in the microbatches
+        ``skips_in`` or in all; ``by_turns``: each rank leaves out another one. ``rows``: how many rows a
+        microbatch of each rank has. ``parts_on``: how many microbatches each rank has, if not all have
+        ``parts``. ``spoiled``: the targets of rank ``by`` are this value, inf, nan or large. ``waits``:
+        nothing may change a while after.
         """
         sides = self.sides
-        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by, skips_in, self.used)
+        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by, skips_in, self.used, by_turns, parts_on)
         for time in range(times):
             sides.step(step, self.number, time)
             for scheduler in self.schedulers:
@@ -269,7 +146,7 @@ class TrainingMoves(Player):
         drawn={"param": lambda outline: range(outline.count)},
         kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="step",
-        writes=("frozen",),
+        writes=("frozen", "frozen state"),  # what the optimizer keeps of it
     )
     def freeze(self, param: int) -> None:
         """Freeze a parameter, by its number."""
@@ -284,6 +161,7 @@ class TrainingMoves(Player):
         kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="step",
         writes=("frozen",),
+        reads_further={12: ("frozen state",)},
     )
     def thaw(self, param: int) -> None:
         """Thaw a parameter, by its number."""
@@ -322,6 +200,7 @@ class TrainingMoves(Player):
                 {"to": "zero", "option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
             )
         },
+        beside=({"group": 1}, {"factor": 2.0}, {"group": 0}),
         often=2,
         shown_by="step",
         writes=("option",),

@@ -15,8 +15,9 @@ from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import NEVER, first_of, move, only_if
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.model import Step
-from everyrank.suites.trainer.moves_of_training import TrainingMoves, step_needs, stepped
+from everyrank.suites.trainer.moves_of_training import TrainingMoves
 from everyrank.suites.trainer.outline import Outline
+from everyrank.suites.trainer.steps import step_needs, stepped
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -44,7 +45,7 @@ def _used(outline: Outline, param: int) -> None:
 
 
 def _hooking_needs(outline: Outline, on: str) -> Iterator[str]:
-    yield f"hooks of {on}s"
+    yield f"hooks of {'rate' if on == 'after' else on}s"
     yield from only_if(not (outline.closures or outline.spoiled or outline.sparse))
 
 
@@ -73,7 +74,7 @@ def _missed(outline: Outline, **given: Any) -> None:
 
 
 def _hooked_by(outline: Outline, on: str) -> None:
-    outline.rate_hooked |= on == "rate"
+    outline.rate_hooked |= on in ("rate", "after")
 
 
 def _writing_buffers_needs(outline: Outline) -> Iterator[str]:
@@ -131,15 +132,18 @@ class UserMoves(TrainingMoves):
         "hooks",
         needs=_hooking_needs,
         then=_hooked_by,
-        drawn={"on": ("gradient", "rate")},
+        drawn={"on": ("gradient", "rate", "after")},
         kinds=(),
-        further={2: ({"on": "gradient"}, {"on": "rate"})},
+        further={2: ({"on": "gradient"}, {"on": "rate"}), 11: ({"on": "after"},)},
         shown_by="step",
         writes=("hook",),
         reads=("frozen",),
     )
     def hook(self, on: str) -> None:
-        """Add hooks, until a state is loaded: they halve each gradient as it comes, or the rates before each step."""
+        """Add hooks, until a state is loaded: they halve each gradient as it comes, or the rates before each step.
+
+        ``after``: the rates are lower after each step.
+        """
         with subject_acts("a hook"):
             training = self.sides.training
             self.hooks += _hooked(training.model, training.trainer, on)
@@ -167,6 +171,7 @@ class UserMoves(TrainingMoves):
             2: ({"clips": True}, {"parts": 2}),
             7: ({"by": lambda outline: outline.model.size - 1, "clips": True}, {"parts": 2, "by": 0}),
         },
+        beside=({"clips": True}, {"by": 0}),
         shown_by="step",
         writes=("gradient", "generator"),
         reads=("gradient",),
@@ -264,13 +269,15 @@ class UserMoves(TrainingMoves):
 def _hooked(model: nn.Module, trained: Any, on: str) -> list[Any]:
     """Return the handles of new hooks, of the parameters that are trained or of the optimizer."""
     if on == "rate":
-        return [trained.optimizer.register_step_pre_hook(_halve_rates)]
+        return [trained.optimizer.register_step_pre_hook(_lower_rates)]
+    if on == "after":
+        return [trained.optimizer.register_step_post_hook(partial(_lower_rates, factor=0.875))]
     return [each.register_hook(lambda gradient: gradient * 0.5) for each in model.parameters() if each.requires_grad]
 
 
-def _halve_rates(optimizer: Any, args: Any, kwargs: Any) -> None:
+def _lower_rates(optimizer: Any, args: Any, kwargs: Any, factor: float = 0.5) -> None:
     for group in optimizer.param_groups:
-        group["lr"] *= 0.5
+        group["lr"] *= factor
 
 
 @torch.no_grad()

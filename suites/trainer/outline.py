@@ -103,7 +103,7 @@ class Outline(ModelOutline[Model]):
             yield "clipping of parameters of no layer"
         if parts > 1:
             yield "clipping of microbatches"
-        if self.frozen:
+        if self.frozen or self.model.bare:
             yield "clipping of frozen parameters"
         if self.tied:
             yield "clipping of tied parameters"
@@ -126,7 +126,7 @@ class Outline(ModelOutline[Model]):
             yield "states in between"
         if self.tied:
             yield "states of tied parameters"
-        if self.frozen:
+        if self.frozen or self.model.bare:
             yield "states of frozen parameters"
         if self.unused:
             yield "states of unused parameters"

@@ -32,17 +32,16 @@ class Planned(Model):
 
     def batches(self, module: Any, step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
         self.plan.prepare(module, index, number + time)
-        drawn = [self.plan.batch(index, number + time, part) for part in range(step.parts)]
+        parts = step.number_on(index)
+        drawn = [self.plan.batch(index, number + time, part) for part in range(parts)]
         rows = step.rows[index] if step.rows else None
-        found = [Microbatch(batch.inputs[:rows], batch.targets[:rows], step.parts) for batch in drawn]
+        found = [Microbatch(batch.inputs[:rows], batch.targets[:rows], parts) for batch in drawn]
         if step.skips_in:
             return step.prepared(found, lambda skips: setattr(module, "skip", bool(skips)), index)
         if not step.spoiled or index != step.by:
             return found
-        return [
-            Microbatch(batch.inputs, torch.full_like(batch.targets, float(step.spoiled)), step.parts)
-            for batch in found
-        ]
+        targets = float(step.spoiled)
+        return [Microbatch(batch.inputs, torch.full_like(batch.targets, targets), parts) for batch in found]
 
     def named(self, groups: Sequence[Any], first: Mapping[str, str]) -> list[dict[str, Any]]:
         if self.given or not self.choice.group_arguments:

@@ -20,7 +20,7 @@ from everyrank.suites.moves.model import (
     without_each,
     without_two_kinds,
 )
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
+from everyrank.suites.trainer.arena import SAME_COUNT, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.features import FEATURES, OPTIMIZERS
 from everyrank.suites.trainer.model import Group, Model, Param
 from everyrank.suites.trainer.moves_of_states import ApartMoves
@@ -52,6 +52,7 @@ _PARAMS = PARAMS | {
     "complex-row": (Param("", (1, 3), dtype="complex128"),),
     "fp32-row": (Param("", (1, 3), dtype="float32"),),
     "bf16": (Param("", (3,), dtype="bfloat16"),),
+    "none": (),
 }
 
 #: The kinds that those with two properties are of.
@@ -146,6 +147,10 @@ _FLOWS_OF_DTYPES = (
 )
 #: That for flows to what a step draws.
 _FLOWS_OF_GENERATORS = ((2, "SGD-momentum", "plain", "scalar", "row", "", "values", "one", "", False, True),)
+#: That for flows of what an optimizer keeps of a parameter while this is frozen.
+_FLOWS_OF_FROZEN = ((2, "SGD-momentum", "plain", "scalar", "row", "two", "values", "one", "", False),)
+#: What a subject is not asked for whose ranks must go through as many microbatches.
+_ONE_COUNT = frozenset({"other numbers of microbatches on other ranks"})
 
 
 class TrainerPlayer(ApartMoves):
@@ -157,7 +162,8 @@ class TrainerPlayer(ApartMoves):
     choices = {
         TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers"}),
         TRUSTS_ORDER: frozenset({"orders of registration"}),
-        SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
+        SAME_GRAPH: _ONE_COUNT | {"parameters that some ranks use", "microbatches of some ranks"},
+        SAME_COUNT: _ONE_COUNT,
     }
     crossings = "crossings.txt"
     flows = named_traits(_FLOW_TRAITS, _FLOWS)
@@ -167,6 +173,7 @@ class TrainerPlayer(ApartMoves):
         7: named_traits(_FURTHER_TRAITS, _FLOWS_OF_POSITIONS),
         8: named_traits(_FURTHER_TRAITS, _FLOWS_OF_DTYPES),
         10: named_traits((*_FURTHER_TRAITS, "draws"), _FLOWS_OF_GENERATORS),
+        12: named_traits(_FURTHER_TRAITS, _FLOWS_OF_FROZEN),
     }
     outline = Outline
     drawing = "everyrank.suites.trainer.drawing:ModelDrawing"
@@ -228,9 +235,19 @@ class TrainerPlayer(ApartMoves):
             "draws": (True,),
         },
         {},
+        {  # a rank may own nothing that has a gradient, or nothing at all
+            "param1": ("none",),
+            "param2": ("unused",),
+            "param3": ("none",),
+            "size": (4,),
+            "groups": ("",),
+            "draws": (False,),
+            "layers": ("bare",),
+        },
+        {},
     )
-    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2, 8: 3, 9: 1, 10: 0}
-    layers_alone = frozenset({4, 5, 7, 8, 10})
+    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2, 8: 3, 9: 1, 10: 0, 11: 2, 12: 0}
+    layers_alone = frozenset({4, 5, 7, 8, 10, 11, 12})
     layers_changed_again = frozenset({7})
 
     @classmethod
@@ -256,14 +273,16 @@ class TrainerPlayer(ApartMoves):
         if ("closures" if optimizer == "LBFGS" else optimizer) not in features:
             optimizer, variant = "SGD", "momentum"
         start = traits["start"]
-        frozen = any(param.frozen for param in params)
         counts = start == "counts" and {"buffers", "counting buffers"} <= features
         groups = traits["groups"] if traits["groups"] != "later" or "states of some groups" in features else "some"
+        bare = traits["layers"] == "bare" and "frozen parameters" in features
+        frozen = bare or any(param.frozen for param in params)
         own_values = "own values" in features and (not frozen or "own frozen values" in features)
         return Model(
             size=size,
-            layers=(size,) if traits["layers"] == "two" or not params else (),
+            layers=(size,) if traits["layers"] == "two" or not (params or bare) else (),
             params=tuple(params),
+            bare=bare,
             buffer=(start == "buffers" and "buffers" in features) or counts,
             optimizer=optimizer,
             variant=variant,
@@ -278,6 +297,7 @@ class TrainerPlayer(ApartMoves):
             saves_some=groups == "later",
             draws=traits.get("draws", False) and "generators" in features,
             losses="losses" in features,
+            options="changed rates" in features,
         )
 
     @classmethod
@@ -298,6 +318,7 @@ class TrainerPlayer(ApartMoves):
         yield replace(model, buffer=False, own_buffer=False, counts=False)
         yield replace(model, watched=False)
         yield replace(model, draws=False)
+        yield replace(model, bare=False)
         yield from with_each(model, plain)
 
     @classmethod

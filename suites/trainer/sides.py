@@ -29,6 +29,9 @@ FRESH = 99
 #: Dtypes whose sums have an error of their own, which the next step carries into all parameters.
 _COARSE = (torch.float32, torch.complex64)
 
+#: Options of torch's optimizers that choose how they compute, and not what.
+_KERNELS = {"foreach", "fused", "capturable", "differentiable"}
+
 
 @dataclass
 class TrainingSide:
@@ -246,6 +249,17 @@ class Sides:
             comparison.step(0, {name: found[name] for name in alike}, {name: wanted[name] for name in alike})
             comparison.raise_first()
 
+    def compare_options(self) -> None:
+        """Compare the options of each group. A trainer may have a group for each parameter of a single one."""
+        with subject_acts("param_groups"):
+            found = list(self.training.trainer.param_groups)
+        due = self.alone.optimizer.param_groups
+        for number, group in enumerate(found):
+            wanted = due[0] if len(due) == 1 else due[number] if len(due) == len(found) else {}
+            for name in self.alone.optimizer.defaults.keys() & wanted.keys() & group.keys() - _KERNELS:
+                text = f"{name} of group {number} is {group[name]}, and {wanted[name]} is due"
+                check(_options_agree(group[name], wanted[name]), f"{text}, on rank {self.arena.rank}")
+
     def compare_generators(self) -> None:
         """Compare where the generator of this rank's part is after a step."""
         index = self.training.index
@@ -265,6 +279,14 @@ def _apart(found: Values, wanted: Values) -> float:
     pairs = [(found[name], value) for name, value in wanted.items() if name in found]
     near = [(ours - value).abs().nan_to_num() for ours, value in pairs if ours.shape == value.shape]
     return float(sum(each.double().sum() for each in near))
+
+
+def _options_agree(found: Any, wanted: Any) -> bool:
+    """Return whether two values of an option are one, as numbers, tensors or pairs of these."""
+    if wanted is None or isinstance(wanted, str | bool):
+        return bool(found == wanted)
+    ours, theirs = (torch.as_tensor(value, dtype=torch.float64) for value in (found, wanted))
+    return torch.allclose(ours.cpu(), theirs.cpu(), rtol=1e-6)
 
 
 def _declared(subject: Subject, error: Exception) -> bool:

@@ -10,7 +10,7 @@ import torch
 from everyrank.fixtures.models import Model, Plain
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import SAME_GRAPH, Arena
+from everyrank.suites.trainer.arena import SAME_COUNT, SAME_GRAPH, Arena
 from everyrank.suites.trainer.contract import CONTRACT
 from everyrank.suites.trainer.generators import noisy
 from everyrank.suites.trainer.law_player import follow, playing
@@ -96,7 +96,7 @@ def _rows() -> Iterator[TrainingPoint]:
 
 @law("mean", _rows, groups=("TRAINED", "SCALED"))
 def mean(arena: Arena, point: TrainingPoint) -> None:
-    """The mean over ranks is unweighted: a rank with fewer rows counts as much as any other."""
+    """The mean over ranks is unweighted: a rank with fewer rows parts_on as much as any other."""
     follow(arena, point.plan)
 
 
@@ -105,6 +105,8 @@ class AccumulationPoint(TrainingPoint):
     """A point that may name a microbatch which uses less than the others, on all ranks."""
 
     skips_in: tuple[int, ...] = ()
+    parts_on: tuple[int, ...] = ()
+    """How many microbatches each rank has, if not all have as many."""
 
 
 def _accumulations() -> Iterator[AccumulationPoint]:
@@ -118,6 +120,9 @@ def _accumulations() -> Iterator[AccumulationPoint]:
         ("sparse", {"model": "sparse-sum", "variant": "lr"}),
     ):
         yield from points.each_size(AccumulationPoint, 2, label=label, parts=2, core=(), **given)
+    for size, parts_on in {2: (1, 3), 3: (2, 1, 3)}.items():
+        make = partial(AccumulationPoint, parts_on=parts_on)
+        yield from points.each_size(make, size, label="uneven", parts=3, core=())
     for number, label in enumerate(("first-unused", "last-unused")):
         make = partial(AccumulationPoint, skips_in=(number,))
         yield from points.each_size(make, 2, label=label, model="optional", parts=2, core=())
@@ -125,13 +130,21 @@ def _accumulations() -> Iterator[AccumulationPoint]:
 
 @law("accumulate", _accumulations, groups=("TRAINED", "SCALED"))
 def accumulate(arena: Arena, point: AccumulationPoint) -> None:
-    """A step on k microbatches follows the sum of their losses, also if not all of them use the same parameters."""
-    if not point.skips_in:
+    """A step on k microbatches follows the sum of their losses, also if not all of them use the same parameters.
+
+    Not all ranks need have as many: the mean over ranks is that of their sums.
+    """
+    if not point.skips_in and not point.parts_on:
         follow(arena, point.plan)
         return
     if SAME_GRAPH in arena.subject.declares:
-        raise NotApplicable("the subject needs the same parameters in each microbatch")
+        raise NotApplicable("the subject needs the same parameters in each microbatch, and as many on each rank")
+    if point.parts_on and SAME_COUNT in arena.subject.declares:
+        raise NotApplicable("the subject needs as many microbatches on each rank")
     with playing(arena, point.plan) as player:
+        if point.parts_on:
+            player.step(times=2, parts_on=point.parts_on)
+            return
         player.step(times=point.plan.steps, parts=point.plan.parts, skips=(0,), skips_in=point.skips_in)
 
 

@@ -122,10 +122,12 @@ class Pipeline:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         set_model_state_dict(self.model, state["model"])
-        if any(
-            group["params"] for group in self.param_groups
-        ):  # torch refuses a state for a stage without parameters
+        if any(group["params"] for group in self.param_groups):
             set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
+            return
+        # Torch refuses a state for a stage without parameters, which has options, too: a scheduler goes on from them.
+        for group, saved in zip(self.param_groups, state["optimizer"]["param_groups"], strict=True):
+            group.update({name: value for name, value in saved.items() if name != "params"})
 
 
 class OneForwardOneBackward(Pipeline):

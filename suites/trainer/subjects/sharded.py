@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
+from everyrank.suites.trainer.arena import SAME_COUNT, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.subjects.common import NO_LBFGS, FullState
 from everyrank.suites.trainer.subjects.meshes import mesh_of_pairs
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
@@ -112,7 +112,7 @@ FSDP1 = Subject(
     contract="trainer",
     build=Fsdp1,
     sizes=(2, 3),
-    declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER}),
+    declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER, SAME_COUNT}),
     lacks={"parity.closure[*]": NO_LBFGS, "errors.arguments[LBFGS-*]": NO_LBFGS},
     known="fsdp1.toml",
     turn=2,
