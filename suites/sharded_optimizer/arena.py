@@ -134,13 +134,11 @@ class Arena(BaseArena):
             raise AttributeError(f"build of {self.subject.name} has no {name}(): see the contract's docstring")
         return found  # type: ignore[no-any-return]
 
-    def give_gradients(
-        self, parameters: Sequence[Parameter], step: int, own: bool = False, without: int | None = None
-    ) -> None:
+    def give_gradients(self, parameters: Sequence[Parameter], step: int, own: bool = False) -> None:
         """Give these parameters new gradients, the others none, and the reference the same, or the mean over ranks.
 
-        ``own``: whole parameters get a different gradient on each rank, if the subject claims to average them, and
-        none on the rank ``without``; that of a matrix lies transposed on every other rank.
+        ``own``: whole parameters get a different gradient on each rank, if the subject claims to average them:
+        that of a matrix lies transposed on every other rank.
         """
         for param in self.parameters:
             param.twin.grad = None
@@ -148,8 +146,8 @@ class Arena(BaseArena):
                 tensor.grad = None
         for param in parameters:
             if param.whole and own and self.syncs:
-                param.twin.grad, mine = self.own_gradient(param, step, without=without)
-                if mine is not None and mine.dim() == 2 and (self.rank + step) % 2:
+                param.twin.grad, mine = self.own_gradient(param, step)
+                if mine.dim() == 2 and (self.rank + step) % 2:
                     mine = laid_out(mine, "transposed")
                 param.pieces[0][0].grad = mine
                 continue
@@ -159,15 +157,12 @@ class Arena(BaseArena):
                 tensor.grad = self.alike(param, gradient(tensor, data[index]))
 
     def own_gradient(
-        self, param: Parameter, step: int, base: torch.Tensor | float = 0.0, without: int | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the mean of what ranks add to ``base``, and this rank's part.
-
-        ``without``: this rank has no gradient, which is one of zeros for the mean.
-        """
+        self, param: Parameter, step: int, base: torch.Tensor | float = 0.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the mean of what ranks add to ``base``, and this rank's part."""
         ranks = [averageable(base + self.data(param, step, rank + 1), self.size) for rank in range(self.size)]
-        mean = torch.stack([each for rank, each in enumerate(ranks) if rank != without]).sum(0) / self.size
-        return mean, None if self.rank == without else ranks[self.rank].clone()
+        mean = torch.stack(ranks).sum(0) / self.size
+        return mean, ranks[self.rank].clone()
 
     def alike(self, param: Parameter, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient that all ranks get: of a whole parameter it is its own mean, bit for bit."""

@@ -11,11 +11,7 @@ names to tensors, some whole and some a ShardedTensor. The returned object has
   tensors (it multiplies by ``max_norm / (norm + 1e-6)`` if that is less than 1), and returns the norm.
 
 A step gives a whole parameter the mean of all ranks' gradients, also where these are equal, or lie in memory in other
-ways; a rank without one adds zeros, if others have one. Laws give it numbers whose mean is exact, whether a subject
-adds or divides first.
-
-If an added group has a parameter that the optimizer has, under another name, that is stepped once, as in the group
-that came first; or the group is refused on all ranks. After a group that is refused, nothing of it is there.
+ways. Laws give it numbers whose mean is exact, whether a subject adds or divides first.
 
 If it has ``param_groups``, an option that is set there counts from the next step on, as with torch.optim. Other
 features of an optimizer (schedulers, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``) work as well, or raise.

@@ -23,7 +23,7 @@ from everyrank.suites.sharded_optimizer.evaluations import Evaluations
 from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline
-from everyrank.suites.sharded_optimizer.sides import Sides, compare_gradients
+from everyrank.suites.sharded_optimizer.sides import Sides
 
 #: A norm is summed over ranks in another order than over whole tensors.
 _NORM = {
@@ -67,12 +67,6 @@ def _alike(outline: Outline, **given: Any) -> None:
 
 def _own_needs(outline: Outline) -> Sequence[str]:
     return only_if(outline.wholes and not outline.clamped)
-
-
-def _without_needs(outline: Outline, without: int, own: bool) -> Iterator[str]:
-    yield "gradients of some ranks"
-    ranks = range(outline.model.size)
-    yield from only_if(own and without in ranks and ranks[1:] and not outline.tables)
 
 
 def _clipping_needs(outline: Outline) -> Iterator[str]:
@@ -152,14 +146,12 @@ class TrainingMoves(Player):
             "missing": _missing_needs,
             "rows": _rows_needs,
             "own": _own_needs,
-            "without": _without_needs,
         },
         then=_trained,
         drawn={
             "missing": _some_missing,
             "rows": _some_rows,
             "own": (False, True),
-            "without": lambda outline: [None, None, *range(outline.model.size)],
         },
         kinds=(
             {},
@@ -170,12 +162,8 @@ class TrainingMoves(Player):
         ),
         beside=(
             {"own": True},
-            {"own": True, "without": lambda outline: outline.model.size - 1},
             {"rows": lambda outline: ((2, 0),) if outline.tables else None},
-            {"without": lambda outline: outline.model.size - 1},
             {"missing": last_trained},
-            {"own": True, "without": 0},
-            {"without": 0},
         ),
         often=4,
         writes=("gradient", "parameter", "optimizer state", "step count"),
@@ -186,14 +174,13 @@ class TrainingMoves(Player):
         missing: tuple[int, ...] = (),
         rows: tuple[tuple[int, ...], ...] = (),
         own: bool = False,
-        without: int | None = None,
     ) -> None:
         """Set new gradients as ``give`` does, and step.
 
         ``own``: whole parameters get another gradient on each rank, if the subject claims to average them: it lies
-        transposed in memory on every other rank, and the rank ``without`` has none.
+        transposed in memory on every other rank.
         """
-        self.sides.give(self.number, missing, rows, own, without)
+        self.sides.give(self.number, missing, rows, own)
         self._step()
 
     @move(
@@ -257,7 +244,7 @@ class TrainingMoves(Player):
 
     def _compare_gradients(self, tolerance: Tolerance, when: str = "") -> None:
         comparison = Comparison(tolerance)
-        compare_gradients(self.sides, comparison, self.number, when)
+        self.sides.compare_gradients(comparison, self.number, when)
         self.conclude(comparison)
 
     @move(

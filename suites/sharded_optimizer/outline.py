@@ -24,7 +24,6 @@ FEATURES = {
     "zero_grad": "grad.zero[*]",
     "bf16": "parity.shard[SGD-bf16-*]",
     "complex parameters": "parity.shard[SGD-complex-*]",
-    "gradients of some ranks": "parity.whole[some-ranks-*]",
     "closures": "closure[SGD-*]",
     "clipping": "clip[*]",
     "groups": "state.groups[SGD-*]",

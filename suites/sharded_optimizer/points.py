@@ -181,10 +181,9 @@ class SpecPoint(OptimizerPoint):
 
 @dataclass(frozen=True, kw_only=True)
 class WholePoint(SpecPoint):
-    """A point with whole parameters, and the rank that has no gradients of them."""
+    """A point with whole parameters."""
 
     dtype: torch.dtype = torch.float64
-    without: int | None = None
 
 
 def beside() -> Iterator[WholePoint]:
@@ -205,7 +204,6 @@ def beside() -> Iterator[WholePoint]:
         yield point(make, f"beside-SGD-{name}", sgd, "momentum", specs=_BESIDE["beside"], dtype=DTYPES[name])
     for name, specs in _BESIDE_MORE.items():
         yield point(make, f"{name}-SGD-momentum", sgd, "momentum", core=True, specs=specs)
-    yield point(make, "some-ranks-SGD-momentum", sgd, "momentum", specs=_BESIDE["beside"], without=1)
 
 
 #: Core variants: one optimizer that needs the whole matrix, and one that needs all parameters.

@@ -46,8 +46,6 @@ class Sides:
             self.arena.make(made_of.params, self.dtype)
         self.groups: list[tuple[int, int, dict[str, Any]]] = [(0, min(made_of.first, len(self.parameters)), {})]
         """First and last parameter of each group, and the options with which it was added."""
-        self.tied: set[int] = set()
-        """The first parameters of the groups that have that of the model once more."""
         with reference_acts():
             self.reference = self.optimizer(self.handed_twins, **self.given)
         self.build(self.given)
@@ -80,7 +78,7 @@ class Sides:
             named[made.name] = made.given
             if param.also and not self.made_of.module:
                 named[param.also] = made.given
-        return {**named, **(tie(self) if start in self.tied else {})}
+        return named
 
     def renew(self) -> None:
         """Replace the parameters by new objects without gradients, as a fresh process would have them."""
@@ -102,17 +100,12 @@ class Sides:
     # --- what both are given ---------------------------------------------------------------------------
 
     def give(
-        self,
-        number: int,
-        missing: Sequence[int] = (),
-        rows: Sequence[Sequence[int]] = (),
-        own: bool = False,
-        without: int | None = None,
+        self, number: int, missing: Sequence[int] = (), rows: Sequence[Sequence[int]] = (), own: bool = False
     ) -> None:
         """Set new gradients of all that is trained; see ``TrainingMoves.train``."""
         pairs = list(zip(self.made_of.params, self.parameters, strict=True))
         used = [pair for index, pair in enumerate(pairs) if pair[1].twin.requires_grad and index not in missing]
-        self.arena.give_gradients([made for param, made in used if not param.table], number, own, without)
+        self.arena.give_gradients([made for param, made in used if not param.table], number, own)
         for param, made in used:
             if param.table:
                 self._look_up(made, number, [_shifted(each, made) for each in rows or [(number,)]])
@@ -165,15 +158,12 @@ class Sides:
             return
         self._hooks.append(getattr(self.reference, name)(lambda *_: clamp(False)))
 
-    def add_group(self, number: int, options: dict[str, Any], taken: bool = False) -> None:
-        """Add the next parameters as a group. ``taken``: the subject has it, with the first parameter once more."""
+    def add_group(self, number: int, options: dict[str, Any]) -> None:
+        """Add the next parameters as a group."""
         start = self.groups[-1][1]
         self.groups.append((start, start + number, options))
         with reference_acts():
             self.reference.add_param_group({"params": self.handed_twins[start:], **copy.deepcopy(options)})
-        if taken:
-            self.tied.add(start)
-            return
         with subject_acts():
             self.ours.add_param_group({"params": self.named(start, start + number), **copy.deepcopy(options)})
 
@@ -214,27 +204,22 @@ class Sides:
                 frozen = "requires" if param.twin.requires_grad else "does not require"
                 check(tensor.requires_grad == param.twin.requires_grad, f"{param.name} no longer {frozen} grad")
 
-
-def tie(sides: Sides) -> dict[str, Any]:
-    """Return the first parameter of a model, by another name."""
-    first = sides.parameters[0]
-    return {f"{first.name}_later": first.given}
-
-
-def compare_gradients(sides: Sides, comparison: Comparison, number: int = 0, when: str = "") -> None:
-    """Compare the gradients of this rank's tensors with those of the reference, for a verdict."""
-    found, wanted = {}, {}
-    for param in sides.parameters:
-        whole = param.twin.grad
-        for name, (tensor, index) in param.named().items():
-            have, want = ("None" if grad is None else "a tensor" for grad in (tensor.grad, whole))
-            check(have == want, f"the gradient of {name} is {have} instead of {want}{when}")
-            if tensor.grad is not None and whole is not None:
-                own, due = tensor.grad.to_dense(), whole.to_dense()[index]
-                first = own.flatten()[:3].tolist()
-                check(bool(due.any() or not own.any()), f"the gradient of {name} is {first} instead of zeros{when}")
-                found[f"the gradient of {name}"], wanted[f"the gradient of {name}"] = own, due
-    comparison.step(number, found, wanted)
+    def compare_gradients(self, comparison: Comparison, number: int = 0, when: str = "") -> None:
+        """Compare the gradients of this rank's tensors with those of the reference, for a verdict."""
+        found, wanted = {}, {}
+        for param in self.parameters:
+            whole = param.twin.grad
+            for name, (tensor, index) in param.named().items():
+                have, want = ("None" if grad is None else "a tensor" for grad in (tensor.grad, whole))
+                check(have == want, f"the gradient of {name} is {have} instead of {want}{when}")
+                if tensor.grad is not None and whole is not None:
+                    own, due = tensor.grad.to_dense(), whole.to_dense()[index]
+                    first = own.flatten()[:3].tolist()
+                    check(
+                        bool(due.any() or not own.any()), f"the gradient of {name} is {first} instead of zeros{when}"
+                    )
+                    found[f"the gradient of {name}"], wanted[f"the gradient of {name}"] = own, due
+        comparison.step(number, found, wanted)
 
 
 def _extreme(dtype: torch.dtype) -> float:

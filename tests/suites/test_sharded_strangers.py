@@ -33,12 +33,6 @@ _SUBJECTS = """
         def load_state_dict(self, state):
             super().load_state_dict(torch.load(io.BytesIO(state["bytes"]), weights_only=False))
 
-    class RefusesTies(ShardedOptimizer):
-        def add_param_group(self, group):
-            if any(given is part.given for given in group["params"].values() for part in self.parts):
-                raise ValueError("a parameter of this group is in another")
-            super().add_param_group(group)
-
     UNKNOWN = Lack(NotImplementedError, "classes that are known to treat elements alone, and no other")
     CASES = ("parity.subclass[*]", "parity.whole-tensor[*]", "errors.rank[step-*]", "errors.rank[after-step-*]",
              "closure[LBFGS-*]")
@@ -52,9 +46,6 @@ _SUBJECTS = """
     @conformance(Subject("known-only", contract="sharded-optimizer", build=KnownClassesOnly, lacks=LACKS))
     def test_known_only(case): case.run()
 
-    @conformance(Subject("refuses-ties", contract="sharded-optimizer", build=RefusesTies))
-    def test_refuses_ties(case): case.run()
-
     @conformance(Subject("own-form", contract="sharded-optimizer", build=OwnForm))
     def test_own_form(case): case.run()
 """
@@ -62,7 +53,6 @@ _SUBJECTS = """
 _CHOSEN = {
     "test_like_its_base": ("parity.subclass[signed", "parity.subclass[unchanged-Adam-", "whole-tensor[Muon-subclass"),
     "test_known_only": ("errors.rank", "parity.subclass[signed", "whole-tensor[Muon-subclass"),
-    "test_refuses_ties": ("crossings[SGD-pair-whole-fp32-shared-200", "crossings[AdamW-several-shared-again-068"),
     "test_own_form": ("state.round-trip[Adam-", "state.round-trip[reordered", "state.groups[SGD-groups-ws"),
 }
 
@@ -91,12 +81,6 @@ def test_classes_that_are_not_known_may_be_refused_and_errors_are_still_judged(i
     assert {ends[case] for case in of_errors - lacking} == {"pass"}
     assert len(of_errors - lacking) == 24
     assert lacking - of_errors == set(ends) - of_errors
-
-
-def test_a_group_with_a_parameter_of_another_may_be_refused(inner: Inner) -> None:
-    ends = inner.endings("test_refuses_ties")
-    assert len(ends) == 2
-    assert set(ends.values()) == {"pass"}
 
 
 def test_a_state_may_have_any_form(inner: Inner) -> None:

@@ -57,11 +57,10 @@ def geometry(arena: Arena, point: points.GeometryPoint) -> None:
 def wholes(arena: Arena, point: points.WholePoint) -> None:
     """Whole parameters, in any memory layout, are stepped with the mean of all ranks' gradients, alike on every rank.
 
-    A rank without a gradient has one of zeros, if others have one. If the subject declares `caller-syncs-whole`, the
-    caller has averaged the gradients.
+    If the subject declares `caller-syncs-whole`, the caller has averaged the gradients.
     """
     with playing(arena, point, point.specs, point.dtype) as player:
-        player.follow(3, own=True, without=point.without)
+        player.follow(3, own=True)
 
 
 @law("parity.subclass", points.subclasses)
