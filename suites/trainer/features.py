@@ -95,7 +95,7 @@ FEATURES = {
     "errors of microbatches": "errors.everywhere[second-*]",
     "errors with unused parameters": "errors.everywhere[unused-*]",
     "microbatches after errors": "errors.everywhere[microbatches-*]",
-    "unused parameters after errors": "errors.everywhere[some-ranks-*]",
+    "ranks that differ after errors": "errors.everywhere[some-ranks-*]",
     "errors in a row": "errors.everywhere[twice-*]",
     "written parameters after errors": "errors.everywhere[written-*]",
     "errors": "errors.rank[*]",

@@ -20,7 +20,7 @@ def skipping_needs(
 ) -> Iterator[str]:
     yield from only_if(max(skips) < outline.count)
     if outline.missed:
-        yield "unused parameters after errors"
+        yield "ranks that differ after errors"
     if skips_in:
         yield "microbatches of some ranks"
         yield from only_if(max(skips_in) < parts)
