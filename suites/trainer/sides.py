@@ -184,8 +184,10 @@ class Sides:
 
     def ask(self) -> None:
         """Ask for the state, and make nothing of it."""
+        before = torch.get_rng_state()
         with subject_acts("state_dict"):
             self.training.trainer.state_dict()
+        check(torch.equal(before, torch.get_rng_state()), "state_dict drew random numbers: later ones are others now")
 
     def state(self) -> Any:
         """Return a copy of the state."""

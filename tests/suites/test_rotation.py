@@ -194,7 +194,7 @@ def test_a_subject_without_a_turn_has_each_script(subject: Subject) -> None:
 
 
 def test_each_script_of_trainer_is_dealt_to_one_or_two_of_the_subjects_that_have_all() -> None:
-    # The fourth subject has the scripts of the first, whichever of them are selected. Two have no scripts of four ranks.
+    # The fourth subject has the scripts of the first, whichever of them are selected. Two have none of four ranks.
     subjects = [subject for subject in _dealt_to("trainer") if subject.sizes in (None, (2, 3))]
     assert len(subjects) == 4
     scripts = [_scripts(_cases_of(subject)) for subject in subjects]
