@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everyrank.fixtures import rogues as all_rogues
 from everyrank.model.toml import tomllib
 from everyrank.suites.collect.usability import case_of, outcome_of
 from everyrank.suites.engine.case import Case
@@ -20,7 +21,7 @@ from everyrank.suites.options import SHARED
 ENOUGH = "a law has killed its rogue by another case; --others=all tries all"
 
 #: The file that names them, by contract and rogue.
-KILLERS = Path(__file__).with_name("killers.toml")
+KILLERS = Path(all_rogues.__path__[0], "killers.toml")
 
 #: By contract and rogue, the id of a case of crossings that killed it.
 Killers = Mapping[str, Mapping[str, str]]

@@ -134,11 +134,13 @@ class Arena(BaseArena):
             raise AttributeError(f"build of {self.subject.name} has no {name}(): see the contract's docstring")
         return found  # type: ignore[no-any-return]
 
-    def give_gradients(self, parameters: Sequence[Parameter], step: int, own: bool = False) -> None:
+    def give_gradients(
+        self, parameters: Sequence[Parameter], step: int, own: bool = False, turned: bool = True
+    ) -> None:
         """Give these parameters new gradients, the others none, and the reference the same, or the mean over ranks.
 
         ``own``: whole parameters get a different gradient on each rank, if the subject claims to average them:
-        that of a matrix lies transposed on every other rank.
+        that of a matrix lies transposed on every other rank, if they may be ``turned``.
         """
         for param in self.parameters:
             param.twin.grad = None
@@ -147,7 +149,7 @@ class Arena(BaseArena):
         for param in parameters:
             if param.whole and own and self.syncs:
                 param.twin.grad, mine = self.own_gradient(param, step)
-                if mine.dim() == 2 and (self.rank + step) % 2:
+                if turned and mine.dim() == 2 and (self.rank + step) % 2:
                     mine = laid_out(mine, "transposed")
                 param.pieces[0][0].grad = mine
                 continue

@@ -105,7 +105,9 @@ class Sides:
         """Set new gradients of all that is trained; see ``TrainingMoves.train``."""
         pairs = list(zip(self.made_of.params, self.parameters, strict=True))
         used = [pair for index, pair in enumerate(pairs) if pair[1].twin.requires_grad and index not in missing]
-        self.arena.give_gradients([made for param, made in used if not param.table], number, own)
+        # What takes norms of a whole tensor adds up in the order in which it lies.
+        turned = "whole-tensor" not in row(self.made_of.optimizer).needs
+        self.arena.give_gradients([made for param, made in used if not param.table], number, own, turned)
         for param, made in used:
             if param.table:
                 self._look_up(made, number, [_shifted(each, made) for each in rows or [(number,)]])

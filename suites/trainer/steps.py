@@ -24,7 +24,7 @@ LARGE = "1e200"
 
 
 def step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
-    if outline.closures and (outline.steps + times > 2 or not {"parts", "max_norm"}.issuperset(given)):
+    if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
         yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
     if outline.spoiled or outline.stood:
         yield NEVER  # nothing can be seen until a state is loaded, or the rate is another
