@@ -36,9 +36,9 @@ once, in their order, and leaves the generator where these forwards do. Its user
 A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
 ``build`` makes. A subject whose ranks must start with equal values declares ``trusts-init``; one whose ranks must
 have registered their parameters in one order, as DDP's, declares ``trusts-order``; one whose ranks must have as many
-microbatches in each step declares ``same-count``; one whose ranks must use the same parameters, too, declares ``same-
-graph``. If one rank fails, the errors of the others need not name it, since over c10d they cannot: a subject that
-passes the failure on in another way declares ``names-ranks``, and is held to that.
+microbatches in each step declares ``same-count``; one whose ranks must use the same parameters, too, declares
+``same-graph``. If one rank fails, the errors of the others need not name it, since over c10d they cannot: a subject
+that passes the failure on in another way declares ``names-ranks``, and is held to that.
 
 What plain torch.optim does is no deviation. A state in its form, which numbers the parameters, need not reach a model
 that has registered them in another order; what torch.optim loads, such a state may be taken for; and if an optimizer

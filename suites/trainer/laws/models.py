@@ -96,7 +96,7 @@ def _rows() -> Iterator[TrainingPoint]:
 
 @law("mean", _rows, groups=("TRAINED", "SCALED"))
 def mean(arena: Arena, point: TrainingPoint) -> None:
-    """The mean over ranks is unweighted: a rank with fewer rows parts_on as much as any other."""
+    """The mean over ranks is unweighted: a rank with fewer rows counts as much as any other."""
     follow(arena, point.plan)
 
 
