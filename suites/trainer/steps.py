@@ -30,8 +30,8 @@ def step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
         yield NEVER  # nothing can be seen until a state is loaded, or the rate is another
     if outline.missed and (given.get("parts", 1) > 1 or given.get("parts_on")):
         yield "microbatches after errors"
-    if outline.missed and given.get("parts_on"):
-        yield "ranks that differ after errors"  # DDP averages the first of several microbatches then, where it failed
+        if given.get("parts_on"):
+            yield "ranks that differ after errors"  # DDP averages the first of several microbatches there
     if outline.added and outline.rate_hooked:
         yield "options of groups that were just added"
 

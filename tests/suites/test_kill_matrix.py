@@ -289,8 +289,12 @@ def _skips(plugin: FirstKill, item: pytest.Item) -> bool:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_workers_know_the_first_kills_of_each_other(tmp_path: Path, shared: bool, crossed_rogue: str) -> None:
+def test_workers_know_the_first_kills_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, crossed_rogue: str
+) -> None:
     config = SimpleNamespace(getoption=lambda name, default: str(tmp_path) if shared and name == SHARED else default)
+    monkeypatch.setattr(first_kill, "KILLERS", tmp_path / "killers.toml")
+    first_kill.write({})
     mine, other = FirstKill(config), FirstKill(config)  # type: ignore[arg-type]
     first, second, third = _items(crossed_rogue)[:3]
     assert not _skips(mine, first)
@@ -311,8 +315,11 @@ def test_what_killed_a_rogue_is_tried_first_and_written_anew_if_another_case_doe
     killers = first_kill.read()
     assert killers == {"rpc-optimizer": {"untried": "b", crossed_rogue: case}, "trainer": {"kept": "d"}}
     items = [*others, last]
-    FirstKill(SimpleNamespace(getoption=lambda *_: None)).pytest_collection_modifyitems(items)  # type: ignore[arg-type]
+    plugin = FirstKill(SimpleNamespace(getoption=lambda *_: None))  # type: ignore[arg-type]
+    plugin.pytest_collection_modifyitems(items)
     assert items == [last, *others]
+    plugin.pytest_everyrank_result(others[0], [SimpleNamespace(user_properties=[("outcome", "fail")])])  # type: ignore[list-item]
+    assert [_skips(plugin, item) for item in (others[1], last)] == [True, False]
 
 
 def test_a_project_offers_a_table_of_its_own_in_its_folder_alone(project: Project) -> None:
