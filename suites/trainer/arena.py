@@ -18,6 +18,8 @@ from torch import nn
 #: Choices that a subject may declare: all ranks must start with equal values; register their parameters in one order;
 #: and use the same parameters in a step.
 TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, SAME_COUNT = "trusts-init", "trusts-order", "same-graph", "same-count"
+#: A step puts the whole model in train().
+SETS_MODES = "sets-modes"
 #: The parts of a parameter go in another order than that of the ranks.
 ANY_ORDER = "any-order"
 

@@ -18,7 +18,7 @@ and, where it has them,
   ``Module.load_state_dict``. What an optimizer keeps is not asked about: ``Optimizer.load_state_dict`` shares it;
 - ``add_param_group(group)``;
 - ``loader(batches)``, which iterates over an epoch of this rank's batches, each for one ``step``. The state has its
-  position: the first call after a load iterates over what was left of the epoch;
+  position: the first call after a load iterates over what was left of the epoch: nothing after its last batch;
 - ``owns()``, by the name of each parameter a pair: the boxes of it that this rank owns, each its offsets and its
   sizes, and how many ranks own each element. To own is to keep and to update. Neither it nor ``build`` may need
   what other ranks answer: a law asks it in worlds that do not exist. The parts of a parameter go in the order of
@@ -37,8 +37,10 @@ A model may have been changed in place by ``build``. Ranks communicate over the 
 ``build`` makes. A subject whose ranks must start with equal values declares ``trusts-init``; one whose ranks must
 have registered their parameters in one order, as DDP's, declares ``trusts-order``; one whose ranks must have as many
 microbatches in each step declares ``same-count``; one whose ranks must use the same parameters, too, declares
-``same-graph``. If one rank fails, the errors of the others need not name it, since over c10d they cannot: a subject
-that passes the failure on in another way declares ``names-ranks``, and is held to that.
+``same-graph``. A part of the model that its user has put in ``eval()`` stays so, or the subject declares
+``sets-modes``: its step puts the whole model in ``train()``. If one rank fails, the errors of the others need not
+name it, since over c10d they cannot: a subject that passes the failure on in another way declares ``names-ranks``,
+and is held to that.
 
 What plain torch.optim does is no deviation. A state in its form, which numbers the parameters, need not reach a model
 that has registered them in another order; what torch.optim loads, such a state may be taken for; and if an optimizer
@@ -49,13 +51,21 @@ from __future__ import annotations
 
 from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.trainer.arena import ANY_ORDER, SAME_COUNT, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER, Arena
+from everyrank.suites.trainer.arena import (
+    ANY_ORDER,
+    SAME_COUNT,
+    SAME_GRAPH,
+    SETS_MODES,
+    TRUSTS_INIT,
+    TRUSTS_ORDER,
+    Arena,
+)
 
 CONTRACT = Contract(
     "trainer",
     Arena.opened,
     fixtures=("process_group",),
-    choices=(TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, SAME_COUNT, ANY_ORDER, NAMES_RANKS),
+    choices=(TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, SAME_COUNT, SETS_MODES, ANY_ORDER, NAMES_RANKS),
     capabilities="everyrank.suites.trainer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.trainer"},
     law_modules=(

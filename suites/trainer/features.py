@@ -29,6 +29,7 @@ FEATURES = {
     "parameters of no layer": "parity.models[unused-ws*]",
     "frozen parameters": "parity.models[frozen-*]",
     "thawed parameters": "parity.models[thawed-*]",
+    "modes of parts": "parity.models[thawed-*]",
     "tied parameters": "parity.models[tied-*]",
     "unused parameters": "parity.models[unused-ws*]",
     "parameters that some ranks use": "parity.models[unused-on-*]",
@@ -61,6 +62,7 @@ FEATURES = {
     "clipping of unused parameters": "clip[unused-*]",
     # Where a plan cuts layers, a tied parameter and one of no layer stay plain tensors beside others.
     "clipping of parameters of no layer": "clip[tied-*]",
+    "closures with parameters of no layer": "clip[tied-*]",  # LBFGS lays all gradients into one tensor
     "clipping of mixed dtypes": "clip[mixed-dtypes-*]",
     "clipping of complex parameters": "clip[mixed-dtypes-*]",  # a complex one is never alone
     "infinity": "non-finite[inf-ws*]",
@@ -70,6 +72,7 @@ FEATURES = {
     "added groups": "parity.groups[added-after-*]",
     "options of groups that were just added": "parity.groups[added-by-default-*]",
     "schedulers": "parity.schedule[*]",
+    "rates that are tensors": "alias[filled-*]",
     # Not by a count, which a subject may lack that takes rates as they are changed.
     "changed rates": "alias[scheduler-resumed-*]",
     "late changes": "late[*]",

@@ -40,6 +40,8 @@ class Group:
     count: int
     lr: float | None = None
     weight_decay: float | None = None
+    tensor: bool = field(default=False, repr=False)
+    """Whether its rate is a tensor, its own one, whatever those of other groups are."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Model:
     layers: tuple[int, ...] = ()
     """The widths between the linear layers; without one there is one layer."""
     params: tuple[Param, ...] = ()
+    last: bool = field(default=False, repr=False)
+    """Whether the layers are registered after the parameters."""
     bare: bool = field(default=False, repr=False)
     """Whether only the biases of the layers are trained: their weights are frozen."""
     buffer: bool = False
@@ -151,7 +155,8 @@ class Model:
         start = 0
         for number, group in enumerate(groups):
             end = start + group.count
-            options = {"lr": group.lr, "weight_decay": group.weight_decay}
+            rate = torch.tensor(group.lr, dtype=torch.float64) if group.tensor else group.lr
+            options = {"lr": rate, "weight_decay": group.weight_decay}
             given = {name: value for name, value in options.items() if value is not None}
             layers = [] if number else layer_names(self)
             found.append({"params": [*layers, *(first[param.name] for param in self.params[start:end])], **given})
@@ -169,10 +174,13 @@ class Trained(nn.Module):
         """The parameters that the next forwards do not use."""
         self.used: frozenset[int] = frozenset()
         """The unused parameters that the next forwards use."""
+        if made_of.last:
+            add_parameters(self, made_of.params)
         widths = (FEATURES, *made_of.layers, WIDTH)
         for number, (wide, next_wide) in enumerate(itertools.pairwise(widths)):
             self.add_module(f"layer{number}", nn.Linear(wide, next_wide, dtype=torch.float64))
-        add_parameters(self, made_of.params)
+        if not made_of.last:
+            add_parameters(self, made_of.params)
         if made_of.buffer:
             self.register_buffer("shift", torch.arange(WIDTH, dtype=torch.float64) / 8)
 
@@ -184,7 +192,9 @@ class Trained(nn.Module):
         x = noisy(x) if self.made_of.draws else x
         out = x
         for number in range(self.layers):
-            out = self.get_submodule(f"layer{number}")(torch.tanh(out) if number else out)
+            layer = self.get_submodule(f"layer{number}")
+            out = layer(torch.tanh(out) if number else out)
+            out = out if layer.training else out / 2  # as of dropout, the mode makes a difference
         if self.made_of.buffer:
             out = out + self.get_buffer("shift")
         if self.made_of.counts:
@@ -255,6 +265,13 @@ def set_frozen(model: nn.Module, made_of: Model, frozen: Iterable[int]) -> None:
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for number, param in enumerate(made_of.params):
         parameters[param.name].requires_grad_(number not in numbers)
+
+
+def set_mode(model: nn.Module, evaluated: bool) -> None:
+    """Put the first layer of a model in eval(), or back in train(). A model of a plan has none of this name."""
+    for name, layer in model.named_children():
+        if name == "layer0":
+            layer.train(not evaluated)
 
 
 def layer_names(made_of: Model) -> list[str]:

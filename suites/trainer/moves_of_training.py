@@ -6,11 +6,12 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+import torch
 from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, first_of, move, only_if
+from everyrank.suites.moves.move import first_of, move, only_if
 from everyrank.suites.moves.options import can_be_set, set_option
 from everyrank.suites.moves.player import Player
 from everyrank.suites.trainer.arena import Arena
@@ -22,7 +23,7 @@ from everyrank.suites.trainer.steps import STEPS
 from torch.optim.lr_scheduler import ExponentialLR
 
 
-def _frozen(outline: Outline, param: int) -> None:
+def _frozen(outline: Outline, param: int, **given: Any) -> None:
     outline.used |= outline.frozen & {param}
     outline.frozen ^= {param}
     outline.thawed = True
@@ -70,6 +71,55 @@ def _added(outline: Outline, count: int, **given: Any) -> None:
     outline.handed += count
     outline.saved, outline.fresh, outline.still, outline.stood = False, True, False, False
     outline.added = True
+
+
+def _multiply(groups: Sequence[dict[str, Any]], option: str, factor: float, in_place: bool) -> None:
+    values = [group[option] * factor or 0.125 for group in groups]  # groups may share a tensor
+    for group, value in zip(groups, values, strict=True):
+        if in_place or torch.is_tensor(group[option]):
+            group[option].fill_(value)
+        else:
+            group[option] = value
+
+
+#: All that is known of a change of an option, besides what it does.
+_CHANGES: dict[str, Any] = {
+    "needs": _changing_needs,
+    "needs_of": {
+        "option": lambda outline, option: only_if(option in _options(outline)),
+        "in_place": lambda outline, option: [
+            "rates that are tensors",
+            *only_if(outline.tensors and option == "lr"),
+        ],
+        "to": lambda outline, option, to: only_if(can_be_set(outline.model.row.optimizer, option, to)),
+    },
+    "then": _changed,
+    "drawn": {
+        "option": lambda outline: ["lr"] * 4 + [*_options(outline)],
+        "factor": (0.5, 2.0),
+        "group": (-1, -1, 0, 1),
+        "to": ("", "", "", "zero", "default"),
+    },
+    "kinds": (
+        {"factor": 0.5},
+        {"factor": 2.0, "group": 0},
+        {"option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
+    ),
+    "further": {
+        3: (
+            {"to": "zero"},
+            {"to": "zero", "group": 0},
+            {"to": "default"},
+            {"to": "zero", "option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
+        ),
+        13: ({"in_place": True, "group": 0},),
+    },
+    "beside": ({"group": 1}, {"factor": 2.0}, {"group": 0}),
+    "often": 2,
+    "shown_by": "step",
+    "writes": ("option",),
+    "reads": ("option", "group"),
+}
 
 
 class TrainingMoves(Player):
@@ -141,16 +191,25 @@ class TrainingMoves(Player):
     @move(
         "parity.models",
         needs=lambda outline: ["thawed parameters", "frozen parameters", *only_if(not outline.closures)],
-        needs_of={"param": lambda outline, param: only_if(param in outline.trained)},
+        needs_of={
+            "param": lambda outline, param: only_if(param in outline.trained),
+            "evaluates": "modes of parts",
+        },
         then=_frozen,
-        drawn={"param": lambda outline: range(outline.count)},
+        drawn={"param": lambda outline: range(outline.count), "evaluates": (False, True)},
         kinds=({"param": lambda outline: first_of(outline.trained)},),
+        beside=({"evaluates": True},),
         shown_by="step",
         writes=("frozen", "frozen state"),  # what the optimizer keeps of it
     )
-    def freeze(self, param: int) -> None:
-        """Freeze a parameter, by its number."""
+    def freeze(self, param: int, evaluates: bool = False) -> None:
+        """Freeze a parameter, by its number.
+
+        ``evaluates``: a part of the model is in ``eval()``, as a frozen BatchNorm is, until a parameter is thawed.
+        """
         self._freeze(self.sides.frozen | {param})
+        if evaluates:
+            self.sides.evaluate(True)
 
     @move(
         "parity.models",
@@ -164,67 +223,32 @@ class TrainingMoves(Player):
         reads_further={12: ("frozen state",)},
     )
     def thaw(self, param: int) -> None:
-        """Thaw a parameter, by its number."""
+        """Thaw a parameter, by its number; all parts of the model are in ``train()`` then."""
         self._freeze(self.sides.frozen - {param})
+        if self.sides.evaluated:
+            self.sides.evaluate(False)
 
     def _freeze(self, frozen: set[int]) -> None:
         self.sides.frozen = frozen
         self.sides.alone.freeze(frozen)
         set_frozen(self.sides.training.model, self.model, frozen)
 
-    @move(
-        "alias",
-        needs=_changing_needs,
-        needs_of={
-            "option": lambda outline, option: only_if(option in _options(outline)),
-            "in_place": NEVER,
-            "to": lambda outline, option, to: only_if(can_be_set(outline.model.row.optimizer, option, to)),
-        },
-        then=_changed,
-        drawn={
-            "option": lambda outline: ["lr"] * 4 + [*_options(outline)],
-            "factor": (0.5, 2.0),
-            "group": (-1, -1, 0, 1),
-            "to": ("", "", "", "zero", "default"),
-        },
-        kinds=(
-            {"factor": 0.5},
-            {"factor": 2.0, "group": 0},
-            {"option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
-        ),
-        further={
-            3: (
-                {"to": "zero"},
-                {"to": "zero", "group": 0},
-                {"to": "default"},
-                {"to": "zero", "option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
-            )
-        },
-        beside=({"group": 1}, {"factor": 2.0}, {"group": 0}),
-        often=2,
-        shown_by="step",
-        writes=("option",),
-        reads=("option", "group"),
-    )
+    @move("alias", **_CHANGES)
     def change(
         self, option: str = "lr", factor: float = 0.5, group: int = -1, in_place: bool = False, to: str = ""
     ) -> None:
         """Multiply an option of one of the groups, or of all if there is none of this number; 0 becomes an eighth.
 
-        ``in_place``: the option is a tensor, which is filled. ``to``: set it to ``zero`` or to its ``default``.
+        ``in_place``: the option is a tensor; such are filled in any case. ``to``: set it to ``zero`` or to its
+        ``default``.
         """
 
         def change(groups: list[dict[str, Any]]) -> None:
             chosen = groups if group not in range(len(groups)) else [groups[group]]
             if to:
                 set_option(chosen, option, factor, self.model.row.optimizer, to)
-                return
-            values = [each[option] * factor or 0.125 for each in chosen]  # groups may share a tensor
-            for each, value in zip(chosen, values, strict=True):
-                if in_place:
-                    each[option].fill_(value)
-                else:
-                    each[option] = value
+            else:
+                _multiply(chosen, option, factor, in_place)
 
         with subject_acts("param_groups"):
             change(list(self.sides.training.trainer.param_groups))

@@ -85,7 +85,7 @@ def _writing_buffers_needs(outline: Outline) -> Iterator[str]:
 #: The norm of a step that fails: it would shrink all gradients of the next one.
 _NORM = 0.01
 
-#: An epoch has these batches, and its numbers for them: that of no move.
+#: An epoch has so many batches, and a number for them that no move has.
 _BATCHES, _EPOCH = 3, 1000
 
 
@@ -96,7 +96,7 @@ class UserMoves(TrainingMoves):
         super().__init__(*given)
         self.hooks: list[Any] = []
         self.position = 0
-        """How many batches of an epoch were fetched."""
+        """How many batches of an epoch were fetched: all, if it was not ended after the last one."""
         self.epoch: Iterator[Any] | None = None
         """What is left of it."""
 
@@ -147,7 +147,7 @@ class UserMoves(TrainingMoves):
         with subject_acts("a hook"):
             training = self.sides.training
             self.hooks += _hooked(training.model, training.trainer, on)
-        for alone in filter(None, (self.sides.alone, self.sides.as_torch)):
+        for alone in self.sides.references:
             self.hooks += _hooked(alone.model, alone, on)
 
     def unhook(self) -> None:
@@ -204,38 +204,49 @@ class UserMoves(TrainingMoves):
         needs=_fetching_needs,
         then=stepped,
         kinds=(),
-        drawn={"rest": (False, False, True)},
+        drawn={"rest": (False, False, True), "lingers": (False, True)},
         further={7: ({}, {"rest": True})},
+        beside=({"lingers": True},),
         shown_by="step",
         writes=("position",),  # for all else it is a step
         reads=("position",),
     )
-    def fetch(self, rest: bool = False) -> None:
+    def fetch(self, rest: bool = False, lingers: bool = False) -> None:
         """Train on the next batch of an epoch, if the subject has a loader, which gives the one that is due.
 
-        ``rest``: on all that are left of it.
+        ``rest``: on all that are left of it. ``lingers``: after the last batch nobody asks for more until the next
+        move, so a state may be saved before the epoch is over.
         """
         sides, step = self.sides, Step(used=self.used)
+        batches = [sides.training.batches(step, _EPOCH, each)[0] for each in range(_BATCHES)]
+        if self.position == _BATCHES:
+            self._end_epoch(batches)
         for due in range(self.position, _BATCHES if rest else self.position + 1):
-            found = self._next_of([sides.training.batches(step, _EPOCH, each)[0] for each in range(_BATCHES)], due)
-            check(found in (None, due), f"batch {found} of an epoch came, and {due} was due")
-            self.position = (due + 1) % _BATCHES
+            found = self._next_of(batches)
+            number = next((each for each in range(_BATCHES) if found and _alike(found, batches[each])), None)
+            check(number == due or not self._loads, f"batch {number} of an epoch came, and {due} was due")
+            self.position = due + 1
             sides.step(step, _EPOCH, due)
+        if self.position == _BATCHES and not lingers:
+            self._end_epoch(batches)
 
-    def _next_of(self, batches: list[Any], due: int) -> int | None:
-        """Return the number of the batch that the subject's loader gives; None without one."""
-        trainer = self.sides.training.trainer
-        if not callable(getattr(trainer, "loader", None)):
+    @property
+    def _loads(self) -> bool:
+        """Whether the subject has a loader."""
+        return callable(getattr(self.sides.training.trainer, "loader", None))
+
+    def _next_of(self, batches: list[Any]) -> Any:
+        """Return what comes next of the epoch, or of what a state that was loaded has left of it."""
+        if not self._loads:
             return None
         with subject_acts("loader"):
             if self.epoch is None:
-                self.epoch = iter(trainer.loader(batches))
-            batch = next(self.epoch, None)
-            if due == _BATCHES - 1:
-                check(next(self.epoch, None) is None, "an epoch has more batches than were given")
-                self.epoch = None
-        found = [number for number, each in enumerate(batches) if batch and torch.equal(each.inputs, batch.inputs)]
-        return first_of(found) if found else -1
+                self.epoch = iter(self.sides.training.trainer.loader(batches))
+            return next(self.epoch, None)
+
+    def _end_epoch(self, batches: list[Any]) -> None:
+        check(self._next_of(batches) is None, "an epoch has more batches than were given")
+        self.epoch, self.position = None, 0
 
     @move(
         "parity.models",
@@ -262,7 +273,7 @@ class UserMoves(TrainingMoves):
     ) -> None:
         with subject_acts("the model"):
             _write(self.sides.training.model, chosen, changed, anew)
-        for alone in filter(None, (self.sides.alone, self.sides.as_torch)):
+        for alone in self.sides.references:
             _write(alone.model, chosen, changed, anew=False)
 
 
@@ -273,6 +284,10 @@ def _hooked(model: nn.Module, trained: Any, on: str) -> list[Any]:
     if on == "after":
         return [trained.optimizer.register_step_post_hook(partial(_lower_rates, factor=0.875))]
     return [each.register_hook(lambda gradient: gradient * 0.5) for each in model.parameters() if each.requires_grad]
+
+
+def _alike(found: Any, batch: Any) -> bool:
+    return torch.equal(found.inputs, batch.inputs)
 
 
 def _lower_rates(optimizer: Any, args: Any, kwargs: Any, factor: float = 0.5) -> None:

@@ -89,6 +89,16 @@ class Outline(ModelOutline[Model]):
         return any(param.dtype == dtype for param in self.model.params)
 
     @property
+    def rounds(self) -> bool:
+        """Whether there is a gradient whose norm is rounded to few bits."""
+        return any(param.dtype == "bfloat16" and not param.zero for param in self.model.params)
+
+    @property
+    def tensors(self) -> bool:
+        """Whether each rate is a tensor."""
+        return bool(self.model.groups) and all(group.tensor for group in self.model.groups)
+
+    @property
     def complex(self) -> bool:
         return any(param.dtype.startswith("complex") for param in self.model.params)
 
@@ -109,7 +119,7 @@ class Outline(ModelOutline[Model]):
             yield "clipping of tied parameters"
         if self.unused:
             yield "clipping of unused parameters"
-        if self.has("float32"):
+        if self.has("float32") or self.has("bfloat16"):
             yield "clipping of mixed dtypes"
         if self.complex:
             yield "clipping of complex parameters"

@@ -20,7 +20,7 @@ from everyrank.suites.moves.model import (
     without_each,
     without_two_kinds,
 )
-from everyrank.suites.trainer.arena import SAME_COUNT, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
+from everyrank.suites.trainer.arena import SAME_COUNT, SAME_GRAPH, SETS_MODES, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.features import FEATURES, OPTIMIZERS
 from everyrank.suites.trainer.model import Group, Model, Param
 from everyrank.suites.trainer.moves_of_states import ApartMoves
@@ -52,6 +52,9 @@ _PARAMS = PARAMS | {
     "complex-row": (Param("", (1, 3), dtype="complex128"),),
     "fp32-row": (Param("", (1, 3), dtype="float32"),),
     "bf16": (Param("", (3,), dtype="bfloat16"),),
+    # A gradient of zero has no error, which would hide one in the norm.
+    "fp32-zero": (Param("", (3,), dtype="float32", zero=True),),
+    "bf16-zero": (Param("", (3,), dtype="bfloat16", zero=True),),
     "none": (),
 }
 
@@ -149,6 +152,8 @@ _FLOWS_OF_DTYPES = (
 _FLOWS_OF_GENERATORS = ((2, "SGD-momentum", "plain", "scalar", "row", "", "values", "one", "", False, True),)
 #: That for flows of what an optimizer keeps of a parameter while this is frozen.
 _FLOWS_OF_FROZEN = ((2, "SGD-momentum", "plain", "scalar", "row", "two", "values", "one", "", False),)
+#: That for flows of rates that are tensors, with a first parameter of single precision.
+_FLOWS_OF_TENSORS = ((2, "SGD-momentum", "fp32-zero", "plain", "scalar", "tensors", "values", "last", "", False),)
 #: What a subject is not asked for whose ranks must go through as many microbatches.
 _ONE_COUNT = frozenset({"other numbers of microbatches on other ranks"})
 
@@ -164,6 +169,7 @@ class TrainerPlayer(ApartMoves):
         TRUSTS_ORDER: frozenset({"orders of registration"}),
         SAME_GRAPH: _ONE_COUNT | {"parameters that some ranks use", "microbatches of some ranks"},
         SAME_COUNT: _ONE_COUNT,
+        SETS_MODES: frozenset({"modes of parts"}),
     }
     crossings = "crossings.txt"
     flows = named_traits(_FLOW_TRAITS, _FLOWS)
@@ -174,6 +180,7 @@ class TrainerPlayer(ApartMoves):
         8: named_traits(_FURTHER_TRAITS, _FLOWS_OF_DTYPES),
         10: named_traits((*_FURTHER_TRAITS, "draws"), _FLOWS_OF_GENERATORS),
         12: named_traits(_FURTHER_TRAITS, _FLOWS_OF_FROZEN),
+        13: named_traits(_FURTHER_TRAITS, _FLOWS_OF_TENSORS),
     }
     outline = Outline
     drawing = "everyrank.suites.trainer.drawing:ModelDrawing"
@@ -245,9 +252,19 @@ class TrainerPlayer(ApartMoves):
             "layers": ("bare",),
         },
         {},
+        {
+            "param1": ("bf16-zero",),
+            "param2": ("plain",),
+            "param3": ("row",),
+            "size": (2,),
+            "optimizer": ("SGD-momentum",),
+            "start": ("values",),
+            "groups": ("tensors",),
+            "layers": ("last",),
+        },
     )
-    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 4, 7: 2, 8: 3, 9: 1, 10: 0, 11: 2, 12: 0}
-    layers_alone = frozenset({4, 5, 7, 8, 10, 11, 12})
+    further_scripts = {2: 20, 3: 32, 4: 4, 5: 2, 6: 3, 7: 2, 8: 3, 9: 1, 10: 0, 11: 2, 12: 0, 13: 1}
+    layers_alone = frozenset({4, 5, 7, 8, 10, 11, 12, 13})
     layers_changed_again = frozenset({7})
 
     @classmethod
@@ -282,6 +299,7 @@ class TrainerPlayer(ApartMoves):
             size=size,
             layers=(size,) if traits["layers"] == "two" or not (params or bare) else (),
             params=tuple(params),
+            last=traits["layers"] == "last",
             bare=bare,
             buffer=(start == "buffers" and "buffers" in features) or counts,
             optimizer=optimizer,
@@ -319,6 +337,7 @@ class TrainerPlayer(ApartMoves):
         yield replace(model, watched=False)
         yield replace(model, draws=False)
         yield replace(model, bare=False)
+        yield replace(model, last=False)
         yield from with_each(model, plain)
 
     @classmethod
@@ -332,6 +351,8 @@ class TrainerPlayer(ApartMoves):
 def _groups(kind: str, count: int, features: frozenset[str], optimizer: str) -> tuple[Group, ...]:
     if kind == "two" and count and "groups" in features:
         return (Group(count - 1), Group(1, lr=0.25))
+    if kind == "tensors" and count and {"groups", "rates that are tensors"} <= features:
+        return tuple(Group(each, lr=0.25, tensor=True) for each in (0, *[1] * count))
     if kind == "zeros" and count and "groups" in features:
         decay = 0.0 if "weight_decay" in row(optimizer).fullest.arguments else None
         return (Group(count - 1, weight_decay=decay), Group(1, lr=0.0))

@@ -10,27 +10,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check, same
+from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.together import Rejected, reference_acts
-from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, Arena
+from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.as_torch import reloaded
 from everyrank.suites.trainer.batches import Microbatch
+from everyrank.suites.trainer.comparing import Comparing
 from everyrank.suites.trainer.generators import Generators
-from everyrank.suites.trainer.model import Model, Step
+from everyrank.suites.trainer.model import Model, Step, set_mode
 from everyrank.suites.trainer.model_alone import ModelAlone
 from everyrank.suites.trainer.parameters import Values, first_names, full_parameters, own_parameters, reordered
 from torch import nn
 
 #: The seed of a model into which a state is loaded: none of its values may stay.
 FRESH = 99
-
-#: Dtypes whose sums have an error of their own, which the next step carries into all parameters.
-_COARSE = (torch.float32, torch.complex64)
-
-#: Options of torch's optimizers that choose how they compute, and not what.
-_KERNELS = {"foreach", "fused", "capturable", "differentiable"}
 
 
 @dataclass
@@ -74,7 +69,7 @@ class TrainingSide:
         return own_parameters(self.model)
 
 
-class Sides:
+class Sides(Comparing):
     """Both sides of one training. Their parameters may differ by the order of a sum alone."""
 
     def __init__(self, arena: Arena, made_of: Model, seed: int = SEED) -> None:
@@ -82,6 +77,8 @@ class Sides:
         self.frozen = {number for number, param in enumerate(made_of.params) if param.frozen}
         self.groups = list(made_of.groups)
         """The groups with which a fresh trainer is built, for a state of now."""
+        self.evaluated = False
+        """Whether a part of the model is in eval()."""
         self.steps = 0
         """How many steps there were."""
         self.exact_so_far = True
@@ -137,18 +134,30 @@ class Sides:
             model.get_buffer("shift").add_(rank)
         if rank in orders:
             reordered(model)
+        set_mode(model, self.evaluated)
         return model.to(self.arena.device)
 
     # --- training ------------------------------------------------------------------------------------
 
+    def evaluate(self, evaluated: bool) -> None:
+        """Put a part of the model in eval(), or back in train(), on both sides."""
+        self.evaluated = evaluated
+        with subject_acts("the model"):
+            set_mode(self.training.model, evaluated)
+        self.set_modes_alone()
+
+    def set_modes_alone(self) -> None:
+        for alone in self.references:
+            set_mode(alone.model, self.evaluated)
+
     def step(self, step: Step, number: int, time: int) -> None:
         """Train both sides for one step, and compare the loss, if one is returned."""
         self.steps += 1
-        self.exact_so_far &= not (step.max_norm is not None and self.coarse)
         if self.made_of.draws:  # a user saves them beside the state, and goes on from before a step that has failed
             self.training.generators = dict(self.alone.generators)
         with reference_acts():
             wanted = self.alone.step(step, number, time, self.training.parts)
+            self.exact_so_far &= step.max_norm is None or not self.coarse_gradients
             if self.as_torch is not None:
                 self.as_torch.follow(self.alone)
                 self.as_torch.step(step, number, time, self.training.parts)
@@ -202,93 +211,12 @@ class Sides:
         """Let the reference go on from where it was when a state was saved, which the subject has loaded."""
         self.alone = alone.copy()
         self.as_torch = reloaded(as_torch or alone)
+        self.set_modes_alone()
 
     def load(self, state: Any, training: TrainingSide) -> None:
         with subject_acts("load_state_dict"):
             training.trainer.load_state_dict(state)
         self.training = training
-
-    # --- comparing -----------------------------------------------------------------------------------
-
-    def tolerances(self, wanted: Values) -> dict[str, Tolerance]:
-        """Return how far each parameter may be off."""
-        fine = AMPLIFIED if self.made_of.optimizer == "LBFGS" else CLOSE_FP64
-        fine = fine if self.exact_so_far else CLOSE_FP32
-        return {name: CLOSE_FP32 if value.dtype in _COARSE else fine for name, value in wanted.items()}
-
-    def wanted(self, found: Values) -> Values:
-        """Return the reference's parameters: of two those that are nearer to what was found."""
-        values: list[Values] = [self.alone.values]
-        if self.as_torch is not None:
-            values.append(self.as_torch.values)
-        return min(values, key=lambda wanted: _apart(found, wanted))
-
-    def compare(self) -> None:
-        """Compare the full parameters with those of the reference."""
-        self.compare_values(self.training.values)
-
-    def compare_values(self, found: Values) -> None:
-        """Compare the full parameters, which are these, with those of the reference."""
-        wanted = self.wanted(found)
-        self.check(found, wanted, self.tolerances(wanted))
-        self.exact_so_far &= all(torch.equal(found[name], wanted[name]) for name in self.coarse)
-
-    @property
-    def coarse(self) -> list[str]:
-        """The parameters whose sums have an error of their own."""
-        return [name for name, value in self.alone.model.named_parameters() if value.dtype in _COARSE]
-
-    def verdict(self) -> None:
-        """Raise what was found at the end, if anything was left for it."""
-
-    def check(self, found: Values, wanted: Values, allowed: Mapping[str, Tolerance]) -> None:
-        """Raise Deviation with the first difference."""
-        if set(found) != set(wanted):
-            Comparison(EXACT).step(0, found, wanted)
-        for tolerance in dict.fromkeys(allowed.values()):
-            comparison = Comparison(tolerance, self.arena.subject.bound)
-            alike = [name for name in wanted if allowed[name] == tolerance]
-            comparison.step(0, {name: found[name] for name in alike}, {name: wanted[name] for name in alike})
-            comparison.raise_first()
-
-    def compare_options(self) -> None:
-        """Compare the options of each group. A trainer may have a group for each parameter of a single one."""
-        with subject_acts("param_groups"):
-            found = list(self.training.trainer.param_groups)
-        due = self.alone.optimizer.param_groups
-        for number, group in enumerate(found):
-            wanted = due[0] if len(due) == 1 else due[number] if len(due) == len(found) else {}
-            for name in self.alone.optimizer.defaults.keys() & wanted.keys() & group.keys() - _KERNELS:
-                text = f"{name} of group {number} is {group[name]}, and {wanted[name]} is due"
-                check(_options_agree(group[name], wanted[name]), f"{text}, on rank {self.arena.rank}")
-
-    def compare_generators(self) -> None:
-        """Compare where the generator of this rank's part is after a step."""
-        index = self.training.index
-        there = torch.equal(self.training.generators[index], self.alone.generators[index])
-        check(there, "the step has drawn more or fewer numbers than its forwards do")
-
-    def compare_loss(self, found: torch.Tensor, wanted: torch.Tensor) -> None:
-        """Compare the loss that a step has returned."""
-        ours = found.detach().cpu().reshape(()).to(wanted.dtype)
-        allowed = self.tolerances(self.alone.values).values()
-        loosest = max(allowed, key=lambda tolerance: tolerance.relative)
-        self.check({"the loss": ours}, {"the loss": wanted.detach().reshape(())}, {"the loss": loosest})
-
-
-def _apart(found: Values, wanted: Values) -> float:
-    """Return how far the values are apart that are near each other, of one shape: others are as far from both."""
-    pairs = [(found[name], value) for name, value in wanted.items() if name in found]
-    near = [(ours - value).abs().nan_to_num() for ours, value in pairs if ours.shape == value.shape]
-    return float(sum(each.double().sum() for each in near))
-
-
-def _options_agree(found: Any, wanted: Any) -> bool:
-    """Return whether two values of an option are one, as numbers, tensors or pairs of these."""
-    if wanted is None or isinstance(wanted, str | bool):
-        return bool(found == wanted)
-    ours, theirs = (torch.as_tensor(value, dtype=torch.float64) for value in (found, wanted))
-    return torch.allclose(ours.cpu(), theirs.cpu(), rtol=1e-6)
 
 
 def _declared(subject: Subject, error: Exception) -> bool:

@@ -24,8 +24,12 @@ LARGE = "1e200"
 
 
 def step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
-    if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
+    if outline.closures and (outline.steps + times > 2 or not {"parts", "max_norm"}.issuperset(given)):
         yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
+    if outline.closures and outline.count:
+        yield "closures with parameters of no layer"
+    if outline.closures and given.get("max_norm") == 0:
+        yield NEVER  # of a gradient of zero it computes the loss once
     if outline.spoiled or outline.stood:
         yield NEVER  # nothing can be seen until a state is loaded, or the rate is another
     if outline.missed and (given.get("parts", 1) > 1 or given.get("parts_on")):
@@ -50,7 +54,7 @@ def _parts_on_needs(outline: Outline, parts: int, skips_in: tuple[int, ...]) -> 
 def _clipping_needs(outline: Outline, parts: int, parts_on: tuple[int, ...]) -> Iterator[str]:
     yield "clipping"
     yield from outline.clipping_needs(max((parts, *parts_on)))
-    if outline.sparse or outline.has("bfloat16") or outline.model.reordered or outline.handed < outline.count:
+    if outline.sparse or outline.rounds or outline.model.reordered or outline.handed < outline.count:
         yield NEVER  # torch clips none; a norm in another order has other bits; what no group has may pile up
 
 

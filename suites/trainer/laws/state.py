@@ -221,7 +221,7 @@ def state_in_order(arena: Arena, point: TrainingPoint) -> None:
         player.step(times=2)
 
 
-@law("state.resume", lambda: points.plain(2, 3, steps=4, core=(2,)))
+@law("state.resume", lambda: points.plain(2, steps=4, core=(2,)))
 def resume(arena: Arena, point: TrainingPoint) -> None:
     """A state that is saved in the middle of an epoch goes on with the batches that are left, once each and in order.
 
