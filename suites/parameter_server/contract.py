@@ -17,7 +17,10 @@ place of its first, which then gets an error or the answer of the round: one of 
 
 A wrong gradient is refused with an error that names the fault: a wrong shape by the word shape, size or dimension, or
 by a shape such as ``[6, 4]``; a wrong number of gradients by count, number, length, argument or gradients; a wrong
-dtype by type, or a dtype's name; an infinite or undefined value, with ``non_finite=False``, by finite, nan or inf.
+dtype by type, or a dtype's name; an infinite or undefined value, with ``non_finite=False``, by finite, nan or inf. A
+number that stands in a sparse gradient several times is their sum.
+
+An answer that is a module has all buffers of the model, also those that are in no state dict.
 
 If the optimizer's step raises, all trainers of the round get an error (as in a round that has expired), and the next
 round has nothing of it. What the optimizer's hooks do to ``module``, in place or in new memory, is in the answer.

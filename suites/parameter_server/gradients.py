@@ -59,7 +59,7 @@ class Gradients:
         index = self.index_of(defect, param)
         gradient = part[index]
         assert gradient is not None  # the outline allows it only for a parameter that has one
-        return [*part[:index], wrong_gradients.ONE[defect][0](gradient), *part[index + 1 :]]
+        return [*part[:index], wrong_gradients.change(defect, gradient), *part[index + 1 :]]
 
     def index_of(self, defect: str, param: int) -> int:
         """Return where the module has the parameter of this number, of those for which the defect is one."""

@@ -10,7 +10,7 @@ from everyrank.fixtures.models import fill
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.moves.model import Param as Param
 from everyrank.suites.moves.model import add_parameters
-from everyrank.suites.parameter_server.wrong_gradients import is_wrong
+from everyrank.suites.parameter_server.wrong_gradients import SPARSE, is_wrong
 from torch import nn
 
 #: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
@@ -38,7 +38,7 @@ class Model:
     keeps: bool = False
     """Whether trainers keep their answers, which are compared again after each further move."""
     buffer: bool = False
-    """Whether the model has a buffer beside its parameters."""
+    """Whether the model has buffers beside its parameters, of which one is in no state dict."""
 
     @property
     def trained(self) -> list[int]:
@@ -50,7 +50,7 @@ class Model:
         return [
             number
             for number in self.trained
-            if not self.params[number].sparse
+            if self.params[number].sparse == (defect in SPARSE)
             and is_wrong(defect, self.params[number].shape, self.params[number].dtype)
         ]
 
@@ -70,5 +70,6 @@ class Model:
         numbers = {id(made): number for number, made in enumerate(add_parameters(root, self.params))}
         if self.buffer:
             root.register_buffer("passed", torch.tensor(2**40 + 1))
+            root.register_buffer("unsaved", torch.tensor([0.5, 3.0]), persistent=False)
         fill(root, seed=3)
         return root, [numbers[id(parameter)] for parameter in root.parameters()]

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from everyrank.suites.moves.move import NEVER, first_of, move, only_if
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.moves_of_reports import ReportMoves, last_trainer, late_needs, next_trainer
 from everyrank.suites.parameter_server.outline import Outline
-from everyrank.suites.parameter_server.wrong_gradients import NOT_FINITE
+
+#: After how many refused reports defects come again.
+_TURNS = 6
 
 
 def _refusing_needs(outline: Outline, defect: str, param: int) -> Iterator[str]:
     yield f"refuses {defect}"
-    if defect in wrong_gradients.ONE:
+    if defect not in wrong_gradients.ALL:
         yield from only_if(outline.model.wrong_by(defect)[param:][:1])
-    if defect in NOT_FINITE:
+    if wrong_gradients.PATTERNS[defect] is wrong_gradients.FINITE:
         yield from only_if(outline.model.non_finite is False)
 
 
 def _able(outline: Outline) -> Sequence[str]:
     """Return the defects that a report may have: those of lists as often as all others."""
-    able = [name for name in wrong_gradients.ONE if outline.model.wrong_by(name)]
+    able = [name for name in (*wrong_gradients.ONE, *wrong_gradients.SPARSE) if outline.model.wrong_by(name)]
     if outline.model.non_finite is not False:
-        able = [name for name in able if name not in NOT_FINITE]
+        able = [name for name in able if wrong_gradients.PATTERNS[name] is not wrong_gradients.FINITE]
     return [*able, *wrong_gradients.ALL, *wrong_gradients.ALL]
+
+
+def _chosen(pattern: str, outline: Outline) -> tuple[str, int] | None:
+    """Return a defect with this pattern, and which of the parameters that can have it does.
+
+    Each parameter comes in turn, with each of its defects.
+    """
+    kinds = (*wrong_gradients.ONE, *wrong_gradients.SPARSE)
+    by_defect = {name: outline.model.wrong_by(name) for name in kinds if wrong_gradients.PATTERNS[name] is pattern}
+    params = sorted(set().union(*by_defect.values()))
+    if not params:
+        return None
+    turn = zlib.crc32(repr(outline.model).encode()) + outline.refused
+    param = params[turn % len(params)]
+    able = [name for name, wrong in by_defect.items() if param in wrong]
+    defect = able[turn // len(params) % len(able)]
+    return defect, by_defect[defect].index(param)
+
+
+def _any_with(pattern: str) -> dict[str, Any]:
+    """Return what chooses a defect with this pattern, and its parameter, as two arguments."""
+
+    def part(number: int) -> Callable[[Outline], Any]:
+        return lambda outline: (_chosen(pattern, outline) or (None, None))[number]
+
+    return {"defect": part(0), "param": part(1)}
+
+
+def _refused(outline: Outline, **given: Any) -> None:
+    outline.refused = (outline.refused + 1) % _TURNS
 
 
 def _expired(outline: Outline, late: bool = False) -> None:
@@ -67,16 +101,17 @@ class RoundMoves(ReportMoves):
         "errors.gradient",
         needs=_refusing_needs,
         needs_of={"trainer": lambda outline, trainer: only_if(trainer in outline.absent)},
+        then=_refused,
         drawn={
             "trainer": lambda outline: outline.absent,
             "defect": _able,
             "param": (0, 1, 2, -1),
         },
         kinds=(
-            {"trainer": next_trainer, "defect": "shape-broadcasts"},
-            {"trainer": last_trainer, "defect": "dtype-narrower", "param": -1},
+            {"trainer": next_trainer, **_any_with(wrong_gradients.SHAPE)},
+            {"trainer": last_trainer, **_any_with(wrong_gradients.DTYPE)},
             {"trainer": last_trainer, "defect": "count-fewer"},
-            {"trainer": next_trainer, "defect": "nan", "param": -1},
+            {"trainer": next_trainer, **_any_with(wrong_gradients.FINITE)},
         ),
         often=3,
         reads=("round",),

@@ -45,6 +45,7 @@ FEATURES = {
     "gradients changed once reported": "alias[gradients-n*]",
     "gradients changed once answered": "alias[gradients-later-*]",
     **{f"refuses {name}": f"errors.gradient[{name}-*]" for name in (*wrong_gradients.ONE, *wrong_gradients.ALL)},
+    **{f"refuses {name}": "errors.gradient[inf-*]" for name in wrong_gradients.SPARSE},
 }
 for _row, _variant in every(EXCLUDED):
     FEATURES[f"{_row.name} {_variant.name}"] = f"parity.round*[{_row.name}-{_variant.name}-n3-ws1]"
@@ -66,6 +67,8 @@ class Outline:
     """The trainers that have ever reported."""
     answered: bool = False
     """Whether a round was answered."""
+    refused: int = 0
+    """How many reports were refused; it begins again after a few."""
 
     @property
     def trained(self) -> list[int]:

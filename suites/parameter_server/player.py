@@ -31,6 +31,9 @@ _PARAMS: dict[str, tuple[Param, ...]] = {
     **{name: PARAMS[name] for name in ("fp32", "complex")},
 }
 
+#: Those of a later layer alone.
+_LATER: dict[str, tuple[Param, ...]] = {"element": (Param("", (1,)),)}
+
 #: Optimizers that differ in what they keep, and in their groups.
 _OPTIMIZERS = (
     "SGD-momentum",
@@ -94,7 +97,10 @@ class ServerPlayer(MeetingMoves):
             "limit": ("expires", "expires-any-value"),
         },
         {"limit": ("", "finite", "any-value")},
-        {"optimizer": ("SGD-momentum", "Adam-defaults", "AdamW-weight-decay", "SGD-everything")},
+        {
+            "optimizer": ("SGD-momentum", "Adam-defaults", "AdamW-weight-decay", "SGD-everything"),
+            "param3": (*_LATER, "plain", "fp32"),
+        },
     )
     further_scripts = {2: 8, 3: 9, 4: 5}
     layers_alone = frozenset({2, 3, 4})
@@ -153,7 +159,7 @@ class ServerPlayer(MeetingMoves):
         )
         params = [
             placed(param, name, "inner." if traits["home"] and number == 2 else "")
-            for number, name, param in params_of(traits, _PARAMS)
+            for number, name, param in params_of(traits, _PARAMS | _LATER)
         ]
         fitting = tuple(param for param in params if able.issuperset(needed_by(param, model)))
         return replace(model, params=fitting or (placed(_PARAMS["plain"][0], "p0"),))

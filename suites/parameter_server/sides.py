@@ -114,8 +114,10 @@ class Sides:
     def refused(self, report: Report, defect: str) -> None:
         """Check that a wrong report is refused, with an error that says what is wrong."""
         line = in_a_line(report.refusal())
-        _, pattern = {**wrong_gradients.ONE, **wrong_gradients.ALL}[defect]
-        check(re.search(pattern, line.lower()) is not None, f"the error does not say what is wrong: {line}")
+        check(
+            re.search(wrong_gradients.PATTERNS[defect], line.lower()) is not None,
+            f"the error does not say what is wrong: {line}",
+        )
 
     def expired(self) -> None:
         """Wait until the open round has ended with an error for all of its trainers."""
@@ -242,9 +244,13 @@ class Sides:
 def _compare_buffers(report: Report, twin: torch.nn.Module) -> None:
     """Compare the buffers in an answer that is a module."""
     answer = report.answer()
-    found = dict(answer.named_buffers()) if isinstance(answer, torch.nn.Module) else {}
-    for name, due in twin.named_buffers() if found else ():
-        same(found[name], due, f"the buffer {name} in the answer of trainer {report.trainer}")
+    if not isinstance(answer, torch.nn.Module):
+        return
+    found = dict(answer.named_buffers())
+    for name, due in twin.named_buffers():
+        label = f"the buffer {name} in the answer of trainer {report.trainer}"
+        check(name in found, f"{label} is missing")
+        same(found[name], due, label)
 
 
 def spoil(tensors: Sequence[torch.Tensor | None]) -> None:

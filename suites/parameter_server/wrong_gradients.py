@@ -33,7 +33,13 @@ def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-#: Defects of one gradient: the change that makes it, and the pattern.
+def _rows_that_overflow(gradient: torch.Tensor) -> torch.Tensor:
+    values = torch.full((2, *gradient.shape[1:]), torch.finfo(gradient.dtype).max, dtype=gradient.dtype)
+    rows = torch.zeros(1, 2, dtype=torch.int64)
+    return torch.sparse_coo_tensor(rows, values, gradient.shape, check_invariants=True)
+
+
+#: Defects of one dense gradient: the change that makes it, and the pattern.
 ONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "shape-more-rows": (lambda grad: torch.cat([grad, grad[:1]]), SHAPE),
     "shape-broadcasts": (lambda grad: grad[:1], SHAPE),
@@ -48,6 +54,11 @@ ONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "minus-inf": (_with(-float("inf")), FINITE),
 }
 
+#: Those of a sparse one, which scripts alone have: a row stands in it twice, and its numbers have no finite sum.
+SPARSE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "rows-overflow": (_rows_that_overflow, FINITE),
+}
+
 #: Defects of the list of gradients.
 ALL: dict[str, tuple[Callable[[Gradients], Gradients], str]] = {
     "count-fewer": (lambda gradients: gradients[:-1], COUNT),
@@ -55,8 +66,16 @@ ALL: dict[str, tuple[Callable[[Gradients], Gradients], str]] = {
     "count-none": (lambda gradients: [], COUNT),
 }
 
-#: The names of the defects that a server takes if it is built with ``non_finite``.
+#: The pattern of each defect.
+PATTERNS = {name: pattern for defects in (ONE, SPARSE, ALL) for name, (_, pattern) in defects.items()}
+
+#: The names of the defects of dense gradients that a server takes if it is built with ``non_finite``.
 NOT_FINITE = tuple(name for name, (_, pattern) in ONE.items() if pattern is FINITE)
+
+
+def change(name: str, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient with this defect."""
+    return {**ONE, **SPARSE}[name][0](gradient)
 
 
 @functools.cache
@@ -66,7 +85,7 @@ def is_wrong(name: str, shape: tuple[int, ...], dtype: str) -> bool:
     if name == "dtype-whole" and right.is_complex():
         return False  # torch drops imaginary parts, and warns
     try:
-        wrong = ONE[name][0](right)
+        wrong = change(name, right)
     except (IndexError, RuntimeError):
         return False  # it has no element, or no such dimension
-    return wrong.shape != right.shape or wrong.dtype != right.dtype or not bool(wrong.isfinite().all())
+    return wrong.shape != right.shape or wrong.dtype != right.dtype or not bool(wrong.to_dense().isfinite().all())

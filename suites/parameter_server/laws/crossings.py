@@ -6,6 +6,6 @@ from everyrank.suites.moves.law import crossed
 from everyrank.suites.parameter_server.contract import CONTRACT
 
 #: The crossings on which rogues are tried.
-_CORE = (17, 21, 22, 47, 196, 200, 221, 223, 231)
+_CORE = (21, 22, 47, 51, 196, 200, 221, 223, 231)
 
 crossed(CONTRACT, __name__, _CORE)
