@@ -26,6 +26,12 @@ SGD = torch.optim.SGD
 #: A choice that a subject may declare: its caller averages the gradients of whole parameters.
 CALLER_SYNCS = "caller-syncs-whole"
 
+#: A choice that claims more: a whole parameter's gradient that some ranks do not have is one of zeros there.
+NONE_IS_ZERO = "none-is-zero"
+
+#: A choice that claims more: of a group that one rank refuses nothing stays on any.
+DROPS_REFUSED = "drops-refused-groups"
+
 
 @dataclass(eq=False)
 class Parameter:
@@ -135,12 +141,18 @@ class Arena(BaseArena):
         return found  # type: ignore[no-any-return]
 
     def give_gradients(
-        self, parameters: Sequence[Parameter], step: int, own: bool = False, turned: bool = True
+        self,
+        parameters: Sequence[Parameter],
+        step: int,
+        own: bool = False,
+        turned: bool = True,
+        without: int | None = None,
     ) -> None:
         """Give these parameters new gradients, the others none, and the reference the same, or the mean over ranks.
 
         ``own``: whole parameters get a different gradient on each rank, if the subject claims to average them:
-        that of a matrix lies transposed on every other rank, if they may be ``turned``.
+        that of a matrix lies transposed on every other rank, if they may be ``turned``, and the rank ``without`` has
+        none.
         """
         for param in self.parameters:
             param.twin.grad = None
@@ -148,8 +160,8 @@ class Arena(BaseArena):
                 tensor.grad = None
         for param in parameters:
             if param.whole and own and self.syncs:
-                param.twin.grad, mine = self.own_gradient(param, step)
-                if turned and mine.dim() == 2 and (self.rank + step) % 2:
+                param.twin.grad, mine = self.own_gradient(param, step, without=without)
+                if turned and mine is not None and mine.dim() == 2 and (self.rank + step) % 2:
                     mine = laid_out(mine, "transposed")
                 param.pieces[0][0].grad = mine
                 continue
@@ -159,12 +171,12 @@ class Arena(BaseArena):
                 tensor.grad = self.alike(param, gradient(tensor, data[index]))
 
     def own_gradient(
-        self, param: Parameter, step: int, base: torch.Tensor | float = 0.0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the mean of what ranks add to ``base``, and this rank's part."""
+        self, param: Parameter, step: int, base: torch.Tensor | float = 0.0, without: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the mean of what ranks add to ``base``, and this rank's part; the rank ``without`` adds nothing."""
         ranks = [averageable(base + self.data(param, step, rank + 1), self.size) for rank in range(self.size)]
-        mean = torch.stack(ranks).sum(0) / self.size
-        return mean, ranks[self.rank].clone()
+        mean = torch.stack([part for rank, part in enumerate(ranks) if rank != without]).sum(0) / self.size
+        return mean, None if self.rank == without else ranks[self.rank].clone()
 
     def alike(self, param: Parameter, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient that all ranks get: of a whole parameter it is its own mean, bit for bit."""

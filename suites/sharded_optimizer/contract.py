@@ -11,7 +11,12 @@ names to tensors, some whole and some a ShardedTensor. The returned object has
   tensors (it multiplies by ``max_norm / (norm + 1e-6)`` if that is less than 1), and returns the norm.
 
 A step gives a whole parameter the mean of all ranks' gradients, also where these are equal, or lie in memory in other
-ways. Laws give it numbers whose mean is exact, whether a subject adds or divides first.
+ways. Laws give it numbers whose mean is exact, whether a subject adds or divides first. A subject that takes a
+gradient which some ranks do not have for zeros there declares ``none-is-zero``, and is held to it.
+
+A parameter with two names is stepped once, also if the second comes in a later group; a subject may refuse such a
+group on all ranks. If one rank refuses a group, the error is raised on all. A subject that then keeps nothing of the
+group on any rank declares ``drops-refused-groups``, and is held to it.
 
 If it has ``param_groups``, an option that is set there counts from the next step on, as with torch.optim. Other
 features of an optimizer (schedulers, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``) work as well, or raise.
@@ -42,13 +47,13 @@ leaves the gradients of whole parameters to its caller declares ``caller-syncs-w
 from __future__ import annotations
 
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, open_arena
+from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, DROPS_REFUSED, NONE_IS_ZERO, open_arena
 
 CONTRACT = Contract(
     "sharded-optimizer",
     open_arena,
     fixtures=("process_group",),
-    choices=(CALLER_SYNCS,),
+    choices=(CALLER_SYNCS, NONE_IS_ZERO, DROPS_REFUSED),
     capabilities="everyrank.suites.sharded_optimizer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.sharded_optimizer"},
     law_modules=(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from everyrank.fixtures.optimizers import row
 from everyrank.model.counts import count
+from everyrank.suites.arena.groups import error_of
+from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import first_of, move, only_if
 from everyrank.suites.moves.options import can_be_set, set_option
-from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
+from everyrank.suites.moves.together import exchanged
+from everyrank.suites.sharded_optimizer.moves_of_gradients import GradientMoves
 from everyrank.suites.sharded_optimizer.outline import Outline
 
 
@@ -42,7 +47,7 @@ def _hooked(outline: Outline, after: bool = False) -> None:
     outline.clamped |= not after
 
 
-class GroupMoves(TrainingMoves):
+class GroupMoves(GradientMoves):
     """What changes between steps, on both sides."""
 
     @move(
@@ -52,30 +57,70 @@ class GroupMoves(TrainingMoves):
             "weight_decay": lambda outline: only_if("weight_decay" in outline.options),
             # Whether the group has its own copy of a rate that is a tensor is not defined.
             "bare": lambda outline: only_if("tensor" not in outline.model.variant),
+            "tied": "tied parameters",
+            "refused": "groups that a rank refuses",
         },
         then=_added,
         drawn={
             "count": lambda outline: range(1, outline.count - outline.handed + 1),
             "lr": (0.3, 0.02),
             "weight_decay": (None, 0.2),
+            "tied": (False, False, True),
+            "refused": (False, False, True),
         },
         kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
         further={1: ({"bare": True},), 2: ({"lr": 0.0}, {"weight_decay": 0.0}), 3: ({"count": 2}, {"count": 3})},
-        beside=({"weight_decay": 0.2},),
+        beside=({"weight_decay": 0.2}, {"tied": True}, {"refused": True}, {"tied": True, "refused": True}),
         often=4,
         shown_by="train",
         writes=("group", "option"),
         reads=("group", "optimizer state", "failed step"),
     )
     def add_group(
-        self, count: int = 1, lr: float = 0.3, weight_decay: float | None = None, bare: bool = False
+        self,
+        count: int = 1,
+        lr: float = 0.3,
+        weight_decay: float | None = None,
+        bare: bool = False,
+        tied: bool = False,
+        refused: bool = False,
     ) -> None:
         """Add the next parameters, which the optimizer did not have, as a group with its own options.
 
-        ``bare``: it has none of its own, and so those with which the optimizer was built.
+        ``bare``: it has none of its own, and so those with which the optimizer was built. ``tied``: it also has the
+        model's first parameter, under another name, or is refused so on all ranks. ``refused``: before that, the last
+        rank has a tensor for it that is no leaf; all ranks refuse it, and nothing of it stays.
         """
         decay = {} if weight_decay is None else {"weight_decay": weight_decay}
-        self.sides.add_group(count, {} if bare else {"lr": lr, **decay})
+        options = {} if bare else {"lr": lr, **decay}
+        if refused:
+            self._refuse_group(count, options)
+        if tied:
+            texts = self.exchange(lambda: self._offer(count, options, self.sides.tie))
+            found = "; ".join(f"rank {rank}: {text or 'no error'}" for rank, text in enumerate(texts))
+            check(not any(texts) or all(texts), f"some ranks alone refuse a group with a tied parameter: {found}")
+            tied = not any(texts)
+        self.sides.add_group(count, options, tied)
+
+    def _refuse_group(self, count: int, options: dict[str, Any]) -> None:
+        """Offer a group that one rank refuses: the error is raised on all, with its number."""
+        victim, sides = self.model.size - 1, self.sides
+        leaf = torch.ones(2, 2, dtype=sides.dtype, device=sides.arena.world.device, requires_grad=True)
+        more = {"more": leaf * 1 if sides.arena.rank == victim else leaf}
+        for rank, text in enumerate(self.exchange(lambda: self._offer(count, options, more))):
+            text = text or "no error"
+            check(f"rank {victim}" in text, f"rank {victim} has no leaf in a group, and rank {rank} gets {text}")
+
+    def _offer(self, count: int, options: dict[str, Any], more: dict[str, Any]) -> str:
+        """Offer the subject a group of the next parameters and of more. Return its error, or an empty text."""
+        start = self.sides.groups[-1][1]
+        group = {"params": {**self.sides.named(start, start + count), **more}, **copy.deepcopy(options)}
+        error = error_of(lambda: self.sides.ours.add_param_group(group))
+        return "" if error is None else in_a_line(error)
+
+    def exchange(self, act: Callable[[], str]) -> list[str]:
+        """Act on all ranks, and return the texts of all."""
+        return exchanged(act)
 
     @move(
         "surface",

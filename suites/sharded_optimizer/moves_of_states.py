@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from everyrank.fixtures.failing import KEEPING, MESSAGE
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.moves.move import by_model, move, only_if
-from everyrank.suites.moves.together import exchanged
 from everyrank.suites.sharded_optimizer.faults import FAULTS, check_errors, error_text
 from everyrank.suites.sharded_optimizer.moves_of_groups import GroupMoves
 from everyrank.suites.sharded_optimizer.outline import Outline
@@ -179,10 +178,6 @@ class StateMoves(GroupMoves):
         """
         fault = FAULTS["closure"]
         check_errors(self.exchange(lambda: error_text(self.sides, fault, rank, text)), rank, fault.cause, text)
-
-    def exchange(self, act: Callable[[], str]) -> list[str]:
-        """Act on all ranks, and return the texts of all."""
-        return exchanged(act)
 
 
 def _snapshot(optimizer: Any) -> Any:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-import torch
 from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check
+from everyrank.suites.compare.comparison import Comparison
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.moves.move import by_model, first_trained, last_trained, move, only_if
+from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena
@@ -24,14 +22,6 @@ from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline
 from everyrank.suites.sharded_optimizer.sides import Sides
-
-#: A norm is summed over ranks in another order than over whole tensors.
-_NORM = {
-    "float16": Tolerance(relative=4e-3),
-    "float32": Tolerance(relative=1e-5),
-    "complex64": Tolerance(relative=1e-5),
-    "float64": Tolerance(relative=1e-12),
-}
 
 #: Rows of a table that a rank looks up: none, one, several in any order, and some of them again.
 _ROWS = ((), (0,), (0, 2), (2, 0), (1, 1), (3, 0, 3))
@@ -69,10 +59,9 @@ def _own_needs(outline: Outline) -> Sequence[str]:
     return only_if(outline.wholes and not outline.clamped)
 
 
-def _clipping_needs(outline: Outline) -> Iterator[str]:
-    yield "clipping"
-    # A sparse gradient has no defined norm, and in half precision one of few digits.
-    yield from only_if(not (outline.differ or outline.tables or "bfloat16" in outline.model.dtypes))
+def _without_needs(outline: Outline, without: int, own: bool) -> Iterator[str]:
+    yield "gradients of some ranks"
+    yield from only_if(own and without in range(outline.model.size) and not outline.tables)
 
 
 def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
@@ -146,12 +135,14 @@ class TrainingMoves(Player):
             "missing": _missing_needs,
             "rows": _rows_needs,
             "own": _own_needs,
+            "without": _without_needs,
         },
         then=_trained,
         drawn={
             "missing": _some_missing,
             "rows": _some_rows,
             "own": (False, True),
+            "without": lambda outline: [None, None, *range(outline.model.size)],
         },
         kinds=(
             {},
@@ -163,7 +154,9 @@ class TrainingMoves(Player):
         beside=(
             {"own": True},
             {"rows": lambda outline: ((2, 0),) if outline.tables else None},
+            {"own": True, "without": lambda outline: outline.model.size - 1},
             {"missing": last_trained},
+            {"without": 0},
         ),
         often=4,
         writes=("gradient", "parameter", "optimizer state", "step count"),
@@ -174,13 +167,14 @@ class TrainingMoves(Player):
         missing: tuple[int, ...] = (),
         rows: tuple[tuple[int, ...], ...] = (),
         own: bool = False,
+        without: int | None = None,
     ) -> None:
         """Set new gradients as ``give`` does, and step.
 
         ``own``: whole parameters get another gradient on each rank, if the subject claims to average them: it lies
-        transposed in memory on every other rank.
+        transposed in memory on every other rank, and the rank ``without`` has none.
         """
-        self.sides.give(self.number, missing, rows, own)
+        self.sides.give(self.number, missing, rows, own, without)
         self._step()
 
     @move(
@@ -223,56 +217,3 @@ class TrainingMoves(Player):
             self.sides.reference.step()
         with subject_acts():
             self.sides.ours.step()
-
-    @move(
-        "grad.zero",
-        needs=lambda outline: ["zero_grad", *only_if(not outline.differ)],
-        drawn={"set_to_none": (None, False, True)},
-        beside=({"set_to_none": True},),
-        kinds=({}, {"set_to_none": False}),
-        after="give",
-        writes=("gradient",),
-        reads=("gradient", "group"),
-    )
-    def clear(self, set_to_none: bool | None = None) -> None:
-        """Call ``zero_grad``, with ``set_to_none`` unless it is None."""
-        arguments = {} if set_to_none is None else {"set_to_none": set_to_none}
-        self.sides.reference.zero_grad(**arguments)
-        with subject_acts():
-            self.sides.ours.zero_grad(**arguments)
-        self._compare_gradients(EXACT, f", after zero_grad({arguments})")
-
-    def _compare_gradients(self, tolerance: Tolerance, when: str = "") -> None:
-        comparison = Comparison(tolerance)
-        self.sides.compare_gradients(comparison, self.number, when)
-        self.conclude(comparison)
-
-    @move(
-        "clip",
-        needs=_clipping_needs,
-        needs_of={"norm": lambda outline, norm: only_if(not (outline.empty and math.isinf(norm)))},
-        drawn={"most": (0.5, 2.0, 100.0), "norm": (2.0, float("inf"), 1.0, float("inf"), 3.0)},
-        kinds=({"norm": by_model((2.0, 1.0, 2.0, 3.0))}, {"norm": float("inf")}),
-        beside=({"most": 100.0}, {"most": 2.0}),
-        after="give",
-        shown_by="step",
-        writes=("gradient",),
-        reads=("gradient", "group"),
-    )
-    def clip(self, most: float = 0.5, norm: float = 2.0) -> None:
-        """Call ``clip_grad_norm_``, and go on from the reference's gradients."""
-        sides = self.sides
-        tolerance = next(_NORM[dtype] for dtype in _NORM if dtype in {*self.model.dtypes, "float64"})
-        with reference_acts():
-            expected = float(torch.nn.utils.clip_grad_norm_(sides.handed_twins, most, norm))
-        with subject_acts():
-            total = sides.ours.clip_grad_norm_(most, norm)
-        check(torch.is_tensor(total) or isinstance(total, float), f"the norm is {total!r}, which is no number")
-        off = abs(float(total) - expected)
-        relative = off / abs(expected) if expected else math.inf
-        check(
-            off <= tolerance.relative * abs(expected),
-            f"the norm is {float(total)}, that of the whole tensors {expected}: off by {relative:.1e} relative",
-        )
-        self._compare_gradients(tolerance)
-        sides.take_gradients_of_reference()

@@ -14,6 +14,7 @@ from everyrank.suites.sharded_optimizer.model import Model, Param
 #: A subject is not asked for a feature if an entry of its ledger or of its lacks matches these cases.
 FEATURES = {
     "whole parameters": "parity.whole[*]",
+    "gradients of some ranks": "parity.whole[*]",
     "ranks without a shard": "parity.geometry[*-without-shard-SGD-*]",
     "optimizers that look at the whole tensor": "parity.whole-tensor[*]",
     "subclasses": "parity.subclass[*]",
@@ -27,6 +28,7 @@ FEATURES = {
     "closures": "closure[SGD-*]",
     "clipping": "clip[*]",
     "groups": "state.groups[SGD-*]",
+    "groups that a rank refuses": "state.groups[SGD-*]",
     "saves and loads": "state.round-trip[*SGD-*]",
     "modules": "names[nested-*]",
     "bare shards in modules": "names[bare-*]",

@@ -8,6 +8,7 @@ from typing import Any
 
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.moves.model import named_traits, params_of, takes, with_each, without_each
+from everyrank.suites.sharded_optimizer.arena import DROPS_REFUSED, NONE_IS_ZERO
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
@@ -149,6 +150,10 @@ class ShardedPlayer(StateMoves):
     """Subject and reference of ``sharded-optimizer``."""
 
     features = FEATURES
+    claims = {
+        NONE_IS_ZERO: frozenset({"gradients of some ranks"}),
+        DROPS_REFUSED: frozenset({"groups that a rank refuses"}),
+    }
     crossings = "crossings.txt"
     flows = named_traits(_FLOW_TRAITS, _FLOWS)
     flows_again = {

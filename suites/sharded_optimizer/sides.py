@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
+from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Tolerance, check
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter
 from everyrank.suites.sharded_optimizer.home import Home
@@ -38,14 +38,15 @@ class Sides:
             self.optimizer = Signed if made_of.subclass == "signed" else unchanged(self.optimizer)
         self.arguments: Mapping[str, Any] = {}
         """The arguments with which the subject was built."""
-        self._hooks: list[Any] = []
-        """The reference's hooks that act."""
+        self._hooks: list[Any] = []  # those of the reference that act
         if made_of.module:
             (home or Home(arena, made_of)).adopt()
         else:
             self.arena.make(made_of.params, self.dtype)
         self.groups: list[tuple[int, int, dict[str, Any]]] = [(0, min(made_of.first, len(self.parameters)), {})]
         """First and last parameter of each group, and the options with which it was added."""
+        self.tied: set[int] = set()
+        """The first parameters of the groups that have that of the model once more."""
         with reference_acts():
             self.reference = self.optimizer(self.handed_twins, **self.given)
         self.build(self.given)
@@ -72,13 +73,19 @@ class Sides:
 
     def named(self, start: int, end: int, reverse: bool = False) -> dict[str, Any]:
         """Return these parameters as the subject gets them, by name: a tied parameter has two names."""
-        named = {}
+        named = dict(self.tie) if start in self.tied else {}
         pairs = list(zip(self.made_of.params[start:end], self.parameters[start:end], strict=True))
         for param, made in reversed(pairs) if reverse else pairs:
             named[made.name] = made.given
             if param.also and not self.made_of.module:
                 named[param.also] = made.given
         return named
+
+    @property
+    def tie(self) -> dict[str, Any]:
+        """The first parameter of the model, by another name."""
+        first = self.parameters[0]
+        return {f"{first.name}_later": first.given}
 
     def renew(self) -> None:
         """Replace the parameters by new objects without gradients, as a fresh process would have them."""
@@ -93,34 +100,44 @@ class Sides:
         return [param for param in self.parameters if param.twin.requires_grad]
 
     @property
+    def handed(self) -> list[Parameter]:
+        """The parameters that the optimizers have."""
+        return self.parameters[: self.groups[-1][1]]
+
+    @property
     def handed_twins(self) -> list[torch.Tensor]:
-        """The reference's parameters that its optimizer has."""
-        return [param.twin for param in self.parameters[: self.groups[-1][1]]]
+        """Those of the reference."""
+        return [param.twin for param in self.handed]
 
     # --- what both are given ---------------------------------------------------------------------------
 
     def give(
-        self, number: int, missing: Sequence[int] = (), rows: Sequence[Sequence[int]] = (), own: bool = False
+        self,
+        number: int,
+        missing: Sequence[int] = (),
+        rows: Sequence[Sequence[int]] = (),
+        own: bool = False,
+        without: int | None = None,
     ) -> None:
         """Set new gradients of all that is trained; see ``TrainingMoves.train``."""
         pairs = list(zip(self.made_of.params, self.parameters, strict=True))
         used = [pair for index, pair in enumerate(pairs) if pair[1].twin.requires_grad and index not in missing]
         # What takes norms of a whole tensor adds up in the order in which it lies.
         turned = "whole-tensor" not in row(self.made_of.optimizer).needs
-        self.arena.give_gradients([made for param, made in used if not param.table], number, own, turned)
+        self.arena.give_gradients([made for param, made in used if not param.table], number, own, turned, without)
         for param, made in used:
             if param.table:
                 self._look_up(made, number, [_shifted(each, made) for each in rows or [(number,)]])
             if param.zero:
-                self._give(made, torch.zeros_like(made.twin))
+                self.set_gradient(made, torch.zeros_like(made.twin))
             elif param.values in _FACTORS:
                 data = self.arena.data(made, number) * _FACTORS[param.values]
-                self._give(made, self.arena.alike(made, data))
+                self.set_gradient(made, self.arena.alike(made, data))
             elif param.values and own and made.whole and self.arena.syncs:
                 mine = made.twin.sign() * _extreme(made.twin.dtype) * {0: 1.0, 1: -1.0}.get(self.arena.rank, 0.0)
                 made.twin.grad, made.pieces[0][0].grad = torch.zeros_like(made.twin), mine.detach()
 
-    def _give(self, param: Parameter, whole: torch.Tensor) -> None:
+    def set_gradient(self, param: Parameter, whole: torch.Tensor) -> None:
         """Give a parameter this gradient on both sides."""
         param.twin.grad = whole
         for tensor, index in param.pieces:
@@ -160,12 +177,15 @@ class Sides:
             return
         self._hooks.append(getattr(self.reference, name)(lambda *_: clamp(False)))
 
-    def add_group(self, number: int, options: dict[str, Any]) -> None:
-        """Add the next parameters as a group."""
+    def add_group(self, number: int, options: dict[str, Any], tied: bool = False) -> None:
+        """Add the next parameters as a group. ``tied``: the subject has it, with the model's first one once more."""
         start = self.groups[-1][1]
         self.groups.append((start, start + number, options))
         with reference_acts():
             self.reference.add_param_group({"params": self.handed_twins[start:], **copy.deepcopy(options)})
+        if tied:
+            self.tied.add(start)
+            return
         with subject_acts():
             self.ours.add_param_group({"params": self.named(start, start + number), **copy.deepcopy(options)})
 
@@ -205,23 +225,6 @@ class Sides:
             for tensor, _ in param.pieces:
                 frozen = "requires" if param.twin.requires_grad else "does not require"
                 check(tensor.requires_grad == param.twin.requires_grad, f"{param.name} no longer {frozen} grad")
-
-    def compare_gradients(self, comparison: Comparison, number: int = 0, when: str = "") -> None:
-        """Compare the gradients of this rank's tensors with those of the reference, for a verdict."""
-        found, wanted = {}, {}
-        for param in self.parameters:
-            whole = param.twin.grad
-            for name, (tensor, index) in param.named().items():
-                have, want = ("None" if grad is None else "a tensor" for grad in (tensor.grad, whole))
-                check(have == want, f"the gradient of {name} is {have} instead of {want}{when}")
-                if tensor.grad is not None and whole is not None:
-                    own, due = tensor.grad.to_dense(), whole.to_dense()[index]
-                    first = own.flatten()[:3].tolist()
-                    check(
-                        bool(due.any() or not own.any()), f"the gradient of {name} is {first} instead of zeros{when}"
-                    )
-                    found[f"the gradient of {name}"], wanted[f"the gradient of {name}"] = own, due
-        comparison.step(number, found, wanted)
 
 
 def _extreme(dtype: torch.dtype) -> float:

@@ -7,13 +7,19 @@ from typing import Any
 
 from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
 from everyrank.suites.engine.subject import Lack, Subject
-from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS
+from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, DROPS_REFUSED, NONE_IS_ZERO
 from torch import nn
 from torch.distributed._shard import shard_parameter
 from torch.distributed._shard.sharded_optim import ShardedOptimizer as TorchShardedOptimizer
 from torch.distributed._shard.sharded_optim import named_params_with_sharded_tensor
 
-EXEMPLAR = Subject("everyrank.ShardedOptimizer", contract="sharded-optimizer", build=ShardedOptimizer, exemplar=True)
+EXEMPLAR = Subject(
+    "everyrank.ShardedOptimizer",
+    contract="sharded-optimizer",
+    build=ShardedOptimizer,
+    exemplar=True,
+    declares=frozenset({NONE_IS_ZERO, DROPS_REFUSED}),
+)
 
 
 class _Torch(TorchShardedOptimizer):

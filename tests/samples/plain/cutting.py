@@ -47,9 +47,9 @@ def local(value: Any) -> list[torch.Tensor]:
     return [shard.tensor for shard in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
 
 
-def once(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out further names of the same parameter."""
-    seen: dict[int, str] = {}
+def once(named: Mapping[str, Any], *earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out further names of the same parameter, and those of earlier groups."""
+    seen = {id(value): "" for group in earlier for value in group.values()}
     return {name: value for name, value in named.items() if seen.setdefault(id(value), name) == name}
 
 

@@ -38,7 +38,7 @@ class ByShard(Tools):
         self.inner.zero_grad(set_to_none)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        self.named.append(once(group["params"]))
+        self.named.append(once(group["params"], *self.named))
         together(lambda: self.inner.add_param_group({**group, "params": self._tensors(-1)}))
 
     @torch.no_grad()
@@ -53,9 +53,10 @@ class ByShard(Tools):
         total = _joint(
             [norm for rank in norms for norm in rank] + [_norm(grad, norm_type) for grad in whole], norm_type
         )
+        norm = torch.tensor(total, dtype=torch.float64)
         for grad in own + whole:
-            grad.mul_(min(1.0, max_norm / (total + 1e-6)))
-        return torch.tensor(total, dtype=torch.float64)
+            grad.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
         options = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]

@@ -19,13 +19,15 @@ class Divides(Tools):
     def __init__(self, optimizer_class: Any, named_parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         if issubclass(optimizer_class, WHOLE_TENSOR):
             raise NotImplementedError(f"{optimizer_class.__name__} needs whole tensors")
+        self._given: list[dict[str, Any]] = []
         self._tensors: dict[str, torch.Tensor] = {}
         self._whole: list[torch.Tensor] = []
         self._optimizer: Any = together(lambda: optimizer_class([self._group(named_parameters)], *args, **kwargs))
 
     def _group(self, named: Mapping[str, Any]) -> dict[str, Any]:
         mine: dict[str, torch.Tensor] = {}
-        for name, value in once(named).items():
+        self._given.append(once(named, *self._given))
+        for name, value in self._given[-1].items():
             for number, tensor in enumerate(local(value)):
                 mine[f"{name}:{number}"] = tensor
             if not isinstance(value, ShardedTensor):
@@ -82,10 +84,15 @@ class Divides(Tools):
                 continue  # rank 0 counts what is whole
             size = tensor.grad.abs().double()
             total = torch.maximum(total, size.max()) if infinite else total + size.pow(norm_type).sum()
-        dist.all_reduce(total, dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM)
+        if infinite:  # gloo's maximum may forget what is undefined
+            totals = [torch.empty_like(total) for _ in range(dist.get_world_size())]
+            dist.all_gather(totals, total)
+            total = torch.stack(totals).max()
+        else:
+            dist.all_reduce(total)
         norm = float(total) if infinite else float(total) ** (1 / norm_type)
         for gradient in gradients:
-            gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
+            gradient.mul_(torch.tensor(max_norm / (norm + 1e-6), dtype=torch.float64).clamp(max=1.0))
         return norm
 
     def state_dict(self) -> dict[str, Any]:

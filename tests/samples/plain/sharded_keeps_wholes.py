@@ -24,7 +24,7 @@ class KeepsWholes(Tools, torch.optim.Optimizer):
         self.param_groups, self.state = self._inner.param_groups, self._inner.state
 
     def _add(self, named: Mapping[str, Any]) -> list[torch.Tensor]:
-        added = once(named)
+        added = once(named, self._named)
         for name, value in added.items():
             tensors = local(value)
             dtype = tensors[0].dtype if tensors else value.metadata().tensor_properties.dtype
