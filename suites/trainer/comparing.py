@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from everyrank.suites.arena.subject_errors import subject_acts
@@ -12,9 +12,6 @@ from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, Arena
 from everyrank.suites.trainer.model import Model
 from everyrank.suites.trainer.model_alone import ModelAlone
 from everyrank.suites.trainer.parameters import Values
-
-if TYPE_CHECKING:
-    from everyrank.suites.trainer.sides import TrainingSide
 
 #: Dtypes whose sums have an error of their own, which the next step carries into all parameters.
 _COARSE = (torch.float32, torch.complex64)
@@ -28,7 +25,7 @@ class Comparing:
 
     arena: Arena
     made_of: Model
-    training: TrainingSide
+    training: Any
     alone: Any
     as_torch: ModelAlone | None
     exact_so_far: bool

@@ -203,4 +203,4 @@ def test_the_command_prints_the_table_of_a_contract(capsys: pytest.CaptureFixtur
     assert main(["cases", "trainer", "--moves"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("generator ")] == ["wr"]  # a step
-    assert "flows from a change to what looks at it: 1108 of 2199 are in the crossings of the default profile" in out
+    assert "flows from a change to what looks at it: 1117 of 2241 are in the crossings of the default profile" in out
