@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
         yield "buffers in evaluation"
     if given.get("packing"):
         yield "packed inputs"
-    if outline.quiet and any(buffer.moving for buffer in outline.model.buffers):
+    again = given.get("times", 1) > 1 and not synced
+    if (outline.quiet or again) and any(buffer.moving for buffer in outline.model.buffers):
         yield "buffers in evaluation"
 
 
@@ -94,6 +96,18 @@ def _first_param(outline: Outline) -> tuple[int, ...] | None:
     return (0,) if outline.count else None
 
 
+def _one_rank(outline: Outline) -> tuple[int, ...]:
+    """Return the last rank, or the first: another one for another model."""
+    return (zlib.crc32(repr(outline.model).encode()) % 2 * (outline.model.size - 1),)
+
+
+def _one_param(outline: Outline) -> tuple[int, ...] | None:
+    """Return a parameter: another one for another model, and one with sparse gradients if there is one."""
+    params = outline.model.params
+    able = [number for number, param in enumerate(params) if param.layout == "embedding"] or range(len(params))
+    return (able[zlib.crc32(repr(params).encode()) % len(able)],) if able else None
+
+
 class TrainingMoves(Player):
     """What is done to train, on both sides."""
 
@@ -131,8 +145,8 @@ class TrainingMoves(Player):
             {},
             {"synced": False},
             {"forwards": 2, "evaluates": by_model((False, True))},
-            {"skips": _first_param, "skipped_by": _last_rank},
-            {"skips": _first_param, "skipped_by": _all_ranks},
+            {"skips": _one_param, "skipped_by": _one_rank},
+            {"skips": _one_param, "skipped_by": _all_ranks},
             {"rowless": _last_rank},
             {"packing": "nested"},
             {"synced": False, "packing": "keyword"},
@@ -143,6 +157,14 @@ class TrainingMoves(Player):
                 {"forwards": 2, "skips": _first_param, "skipped_by": _last_rank, "skips_in": (0,)},
             )
         },
+        beside=(
+            {"times": 2},
+            {"packing": "nested"},
+            {"rowless": _one_rank},
+            {"evaluates": True},
+            {"skips": _one_param, "skipped_by": _one_rank},
+            {"packing": "keyword", "times": 2},
+        ),
         often=5,
         writes=("gradient", "buffer", "sync"),
         reads=("parameter", "gradient", "gradient put by", "buffer", "frozen", "hook", "sync"),
