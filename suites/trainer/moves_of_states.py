@@ -126,7 +126,7 @@ class StateMoves(UserMoves):
     )
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
-        self.saved = self.sides.state(), self.sides.saved(), self.position
+        self.saved = self.sides.state(), self.sides.saved(), (self.position, self.epochs)
 
     @move(
         "state.round-trip",
@@ -173,7 +173,7 @@ class StateMoves(UserMoves):
         user overwrites the parameters and buffers in that state afterwards.
         """
         sides = self.sides
-        state, references, self.position = self.saved
+        state, references, (self.position, self.epochs) = self.saved
         state = self._of_first(state) if of_first else copy.deepcopy(state)
         orders = range(self.model.size) if reordered and not self.saved_numbers else None
         sides.load(state, sides.begin(FRESH, orders) if fresh else sides.training)

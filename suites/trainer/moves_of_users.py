@@ -85,7 +85,7 @@ def _writing_buffers_needs(outline: Outline) -> Iterator[str]:
 #: The norm of a step that fails: it would shrink all gradients of the next one.
 _NORM = 0.01
 
-#: An epoch has so many batches, and a number for them that no move has.
+#: The first epoch has so many batches, the next one fewer, in turn, and a number for them that no move has.
 _BATCHES, _EPOCH = 3, 1000
 
 
@@ -99,6 +99,8 @@ class UserMoves(TrainingMoves):
         """How many batches of an epoch were fetched: all, if it was not ended after the last one."""
         self.epoch: Iterator[Any] | None = None
         """What is left of it."""
+        self.epochs = 0
+        """How many have ended."""
 
     @move(
         "written",
@@ -217,18 +219,23 @@ class UserMoves(TrainingMoves):
         ``rest``: on all that are left of it. ``lingers``: after the last batch nobody asks for more until the next
         move, so a state may be saved before the epoch is over.
         """
-        sides, step = self.sides, Step(used=self.used)
-        batches = [sides.training.batches(step, _EPOCH, each)[0] for each in range(_BATCHES)]
-        if self.position == _BATCHES:
+        if self.position == len(batches := self._batches):
             self._end_epoch(batches)
-        for due in range(self.position, _BATCHES if rest else self.position + 1):
+            batches = self._batches
+        for due in range(self.position, len(batches) if rest else self.position + 1):
             found = self._next_of(batches)
-            number = next((each for each in range(_BATCHES) if found and _alike(found, batches[each])), None)
+            number = next((each for each, batch in enumerate(batches) if found and _alike(found, batch)), None)
             check(number == due or not self._loads, f"batch {number} of an epoch came, and {due} was due")
             self.position = due + 1
-            sides.step(step, _EPOCH, due)
-        if self.position == _BATCHES and not lingers:
+            self.sides.step(Step(used=self.used), _EPOCH + self.epochs, due)
+        if self.position == len(batches) and not lingers:
             self._end_epoch(batches)
+
+    @property
+    def _batches(self) -> list[Any]:
+        """The batches of this epoch: each has others."""
+        count, step = _BATCHES - self.epochs % 2, Step(used=self.used)
+        return [self.sides.training.batches(step, _EPOCH + self.epochs, each)[0] for each in range(count)]
 
     @property
     def _loads(self) -> bool:
@@ -246,7 +253,7 @@ class UserMoves(TrainingMoves):
 
     def _end_epoch(self, batches: list[Any]) -> None:
         check(self._next_of(batches) is None, "an epoch has more batches than were given")
-        self.epoch, self.position = None, 0
+        self.epoch, self.position, self.epochs = None, 0, self.epochs + 1
 
     @move(
         "parity.models",
