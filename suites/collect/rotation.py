@@ -36,6 +36,9 @@ _WITH_EACH_OPTIMIZER = ("size", "dtype")
 #: How many subjects it takes, one of each turn, until each value that takes turns has occurred.
 _TURNS = 3
 
+#: World sizes from this one on are not claimed by every subject.
+_MANY = 4
+
 _OF_TORCH = frozenset(row.name for row in TABLE)
 
 
@@ -124,8 +127,11 @@ def _rotate(law: Collection[Case], core: Iterable[Case]) -> Iterator[Case]:
 
 
 def _dealt(law: Sequence[Case]) -> list[Case]:
-    """Return the cases of a law without those that are another subject's turn, by the number of each."""
-    turn = law[0].subject.turn
+    """Return the cases of a law without those that are another subject's turn, by the number of each.
+
+    Those of many ranks come last: not every subject has them, and the others have one number for all subjects.
+    """
+    turn, law = law[0].subject.turn, sorted(law, key=lambda case: case.point.size >= _MANY)
     return [case for number, case in enumerate(law) if turn is None or (number + turn) % case.point.turns == 0]
 
 
