@@ -98,6 +98,8 @@ class Updates:
 
     def __init__(self) -> None:
         self._frozen: dict[torch.nn.Module, torch.nn.Parameter] = {}
+        self._watched: list[tuple[torch.nn.Module, torch.optim.Optimizer]] = []
+        self._hooked_later = False
 
     def begin(self, *_: object) -> None:
         """Stop if the next update has a stop; this is a hook of the server's optimizer."""
@@ -112,14 +114,26 @@ class Updates:
         for number, module in enumerate(self.modules):
             if any(first is parameter for parameter in module.parameters()):
                 optimizer.register_step_post_hook(partial(self.end, module))
+                self._watched.append((module, optimizer))
                 self.known |= number == 0
+
+    def act(self, acts: str) -> None:
+        """Let the optimizer act from now on, if its module is known."""
+        self.acts = acts if self.known else ""
+        if self.acts == "memory" and not self._hooked_later:
+            self._hooked_later = True
+            for module, optimizer in self._watched:
+                optimizer.register_step_post_hook(partial(self.renew, module))
+
+    def renew(self, module: torch.nn.Module, *_: object) -> None:
+        """Give parameters new memory; this hook is registered after the server was built."""
+        for parameter in module.parameters() if self.acts == "memory" else ():
+            parameter.data = parameter.data * 0.5
 
     def end(self, module: torch.nn.Module, *_: object) -> None:
         """Act on the module after a step, as a user's own optimizer may."""
         for buffer in module.buffers() if self.acts == "buffer" else ():
             buffer.add_(1)
-        for parameter in module.parameters() if self.acts == "memory" else ():
-            parameter.data = parameter.data * 0.5
         if self.acts == "freeze":
             last = [parameter for parameter in module.parameters() if parameter.requires_grad][-1]
             self._frozen[module] = last

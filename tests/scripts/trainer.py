@@ -32,11 +32,7 @@ def _is_more_than_sgd(script: Script) -> bool:
     params = tuple(replace(param, layout="plain", dtype="float64", frozen=False, also="") for param in model.params)
     arguments = {name for each in script.moves for name, _ in each.arguments}
     plain = Model(model.size, model.layers, params, variant=model.variant, losses=False, options=False)
-    return (
-        model != plain
-        or {each.move for each in script.moves} != {"step"}
-        or not arguments <= {"times"}
-    )
+    return model != plain or {each.move for each in script.moves} != {"step"} or not arguments <= {"times"}
 
 
 class Uneven(DataParallel):
