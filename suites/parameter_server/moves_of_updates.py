@@ -53,8 +53,8 @@ class UpdateMoves(RoundMoves):
         """Make the round full; after its step the optimizer changes the module, as its user has built it.
 
         ``changes``: it halves all parameters, in new ``memory``, by a hook that is registered now, or adds 1 to each
-        ``buffer``, by a hook that it was built with. Or the last parameter is ``frozen`` then: nobody has a gradient of
-        it in one more round, after which it is thawed.
+        ``buffer``, by a hook that it was built with. Or the last parameter is ``frozen`` then: nobody has a gradient
+        of it in one more round, after which it is thawed.
         """
         updates = self.sides.updates
         for acts in ("freeze", "thaw") if changes == "frozen" else (changes,):

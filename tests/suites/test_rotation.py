@@ -239,7 +239,7 @@ def _cases_of(subject: Subject) -> list[Case]:
 
 
 def _scripts(found: list[Case]) -> list[Case]:
-    """Return the scripts of the default profile in the order in which they are dealt: those of four ranks come last."""
+    """Return the scripts of the default profile as they are dealt: those of four ranks come last."""
     scripts = [case for case in found if case.law.id == "crossings" and case.point.turns]
     return sorted(scripts, key=lambda case: case.point.size > 3)
 
