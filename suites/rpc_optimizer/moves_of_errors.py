@@ -38,11 +38,10 @@ def _together_needs(outline: Outline, by: tuple[int, int]) -> Iterator[str]:
         return
     model = outline.model
     first, other = ({model.tensor(number) for number in model.optimizers[each].params} for each in by)
+    if not any(0 not in model.params[number].shape for number in first & other):
+        yield "steps of other parameters at the same time"
     # With several owners it would be undefined in which order each does the two steps.
-    owners = outline.owners(first | other)
-    shared = [number for number in first & other if model.params[number].shape.count(0) == 0]
-    if len(owners) > 1 or not shared or not set(owners) <= set(outline.owners(outline.trained)):
-        yield NEVER
+    yield from only_if(len(outline.owners(first | other)) == 1)
 
 
 def _first_owner(outline: Outline) -> int | None:
@@ -157,7 +156,7 @@ class ErrorMoves(ChangeMoves):
         reads=("gradient", "context", "frozen", "option", "parameter", "optimizer state", "step count"),
     )
     def together(self, by: tuple[int, int] = (0, 0)) -> None:
-        """Do two steps of a parameter at the same time: they are serialized."""
+        """Do two steps on one owner at the same time, also of other parameters: they are serialized."""
         sides = self.sides
         data = [sides.data(sides.used(), number) for number in (self.number, self.number + 100)]
         gradients = [sides.gradients(each) for each in data]

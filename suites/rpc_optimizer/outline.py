@@ -37,6 +37,7 @@ def features() -> dict[str, str]:
         "errors in constructors": "errors.constructor[*]",
         "owners that wait": "wait[*]",
         "steps at the same time": "concurrent.*[*]",
+        "steps of other parameters at the same time": "concurrent.*[*]",
         "dropped optimizers": "clean.rrefs[*]",
         "refuses empty-list": "errors.arguments[empty-list-ws2]",
         "refuses non-leaf": "errors.arguments[non-leaf-ws2]",

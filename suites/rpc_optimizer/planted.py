@@ -9,7 +9,6 @@ import itertools
 import re
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -35,7 +34,7 @@ class OnePicky(Exception):
 
 
 class Planted:
-    """Fails or waits where it is armed, and notes whether steps of one parameter ran at the same time."""
+    """Fails or waits where it is armed, and notes whether steps ran at the same time."""
 
     alive: ClassVar[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
     """Those that exist on this owner, with a number of each."""
@@ -44,9 +43,8 @@ class Planted:
     armed: ClassVar[list[str]] = []
     entered, released = threading.Event(), threading.Event()
     lock = threading.Lock()
-    stepping: ClassVar[Counter[int]] = Counter()  # how many steps use a parameter now, by its address
+    stepping: ClassVar[int] = 0  # how many steps there are now
     together: ClassVar[bool] = False
-    param_groups: list[dict[str, Any]]
 
     def __init__(self, params: Any, *args: Any, at_construction: tuple[str, ...] = (), **kwargs: Any) -> None:
         base: Any = super()
@@ -57,18 +55,16 @@ class Planted:
             raise ValueError("cannot be built: sabotaged")
 
     def step(self, closure: Any = None) -> Any:
-        # Parameters without elements all have the same address.
-        mine = {param.data_ptr() for group in self.param_groups for param in group["params"] if param.numel()}
         with self.lock:
-            self.stepping.update(mine)
-            Planted.together |= any(self.stepping[address] > 1 for address in mine)
+            Planted.stepping += 1
+            Planted.together |= Planted.stepping > 1
         try:
             _fail_or_wait(self.armed.pop(0) if self.armed else "")
             base: Any = super()
             return base.step(closure)
         finally:
             with self.lock:
-                self.stepping.subtract(mine)
+                Planted.stepping -= 1
 
 
 def _fail_or_wait(kind: str) -> None:
@@ -120,7 +116,7 @@ def forget() -> None:
     disarm()
     Planted.alive = weakref.WeakKeyDictionary()
     Planted.together = False
-    Planted.stepping.clear()
+    Planted.stepping = 0
 
 
 resets.append(disarm)
@@ -132,7 +128,7 @@ def has_entered() -> bool:
 
 
 def were_together() -> bool:
-    """Return, on an owner, whether two steps of one parameter ran at the same time."""
+    """Return, on an owner, whether two steps ran at the same time."""
     return Planted.together
 
 
@@ -244,7 +240,7 @@ def step_while_held(make_step: Callable[[], Any], slow: int, others: Iterable[in
 
 
 def steps_together(owner: int, first: Callable[[], Any], second: Callable[[], Any]) -> list[Exception]:
-    """Do two steps of one parameter, the first held on its owner while the second begins; return their errors."""
+    """Do two steps on one owner, the first held there while the second begins; return their errors."""
     errors: list[Exception] = []
 
     def work(make_step: Callable[[], Any]) -> None:
@@ -265,5 +261,5 @@ def steps_together(owner: int, first: Callable[[], Any], second: Callable[[], An
             if thread.ident is not None:
                 thread.join()
     check(entered, f"worker{owner} did not step")
-    check(not on(owner, were_together), f"two steps of one parameter were made at the same time on worker{owner}")
+    check(not on(owner, were_together), f"two steps were made at the same time on worker{owner}")
     return errors

@@ -110,6 +110,7 @@ class RpcPlayer(PartMoves):
     """Subject and reference of ``rpc-optimizer``."""
 
     features = features()
+    features_since = {"steps of other parameters at the same time": 4}
     crossings = "crossings.txt"
     holes = {
         "buffer": "an optimizer has none",
@@ -156,7 +157,8 @@ class RpcPlayer(PartMoves):
             "owners": ("one", "two", "caller", "some"),
             "optimizer": _OPTIMIZERS,
             "given": ("named", "explicit", "positional"),
-            "second": _SECOND,
+            # The last is over all but the first parameter, while the first optimizer is over all but the last.
+            "second": (*_SECOND, "overlapping"),
         },
     )
     further_scripts = {4: 9}
@@ -250,8 +252,9 @@ def _optimizers(traits: Mapping[str, Any], given: list[int]) -> tuple[Optimizer,
         "rest": replace(first, params=tuple(given[-1:])),
         "reversed": replace(first, params=tuple(given[::-1])),
         "class": replace(first, name="SGD", variant="momentum"),
+        "overlapping": replace(first, params=tuple(given[1:] or given)),
     }.get(traits["second"])
-    if traits["second"] == "rest" and len(given) > 1:
+    if traits["second"] in ("rest", "overlapping") and len(given) > 1:
         first = replace(first, params=tuple(given[:-1]))
     return (first,) if second is None else (first, second)
 

@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[Any, Script, str]] = {
     "steps at the same time": (
         TakesNoLock,
         _script(call("together"), params=PARAMS[:1], optimizers=(ALONE,)),
-        "two steps of one parameter were made at the same time on worker1",
+        "two steps were made at the same time on worker1",
     ),
     "a state that is not loaded": (
         LoadsNoState,
