@@ -31,6 +31,9 @@ def error_of(action: Callable[[], Any], description: str) -> Exception:
     raise Deviation(f"{description} did not raise")
 
 
+#: The choice of a subject whose errors keep letters outside ASCII, which torch's RPC alone does not.
+KEEPS_LETTERS = "keeps-letters"
+
 #: How long in seconds an effect on another worker may take; only a failing case waits this long.
 PATIENCE = 5.0
 

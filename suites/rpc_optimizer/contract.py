@@ -6,6 +6,8 @@ distributed autograd context on all owners, and returns or raises only when all 
 come one after the other, also those of several optimizers of several clients. If one owner fails, the error has its
 type and its text, with the name of its worker as ``init_rpc`` was given it (torch's RPC puts it there). If several
 fail, one error of any type has the text of each: all behind the names of their workers, or all before them.
+torch's RPC changes letters outside ASCII: a subject whose errors keep them declares ``keeps-letters``, and is held to
+it.
 
 Other features of an optimizer (schedulers, ``param_groups``, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``,
 ``state_dict`` and ``load_state_dict``, a closure given to ``step`` after the context or as ``closure``) work as with
@@ -16,12 +18,13 @@ from __future__ import annotations
 
 import pytest
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.rpc_optimizer.arena import open_arena
+from everyrank.suites.rpc_optimizer.arena import KEEPS_LETTERS, open_arena
 
 CONTRACT = Contract(
     "rpc-optimizer",
     open_arena,
     fixtures=("warm_rpc_agent",),
+    choices=(KEEPS_LETTERS,),
     marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
     capabilities="everyrank.suites.rpc_optimizer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.rpc_optimizer"},

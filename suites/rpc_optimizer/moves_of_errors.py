@@ -73,6 +73,7 @@ class ErrorMoves(ChangeMoves):
                 *only_if(not foreign and all(_planted(outline, by, owner) for owner in also)),
             ],
             "foreign": "errors that cannot travel",
+            "letters": lambda outline, foreign: ["letters in errors", *only_if(not foreign)],
         },
         drawn={
             "owner": _owners,
@@ -80,13 +81,14 @@ class ErrorMoves(ChangeMoves):
             "foreign": (False, False, True),
             "by": numbers,
             "text": KEEPING,
+            "letters": (False, True),
         },
         kinds=(
             {"owner": _last_owner, "text": by_model(KEEPING)},
             {"owner": _last_owner, "also": _other_owners, "text": by_model(KEEPING)},
             {"owner": _first_owner, "foreign": True},
         ),
-        beside=({"by": second},),
+        beside=({"letters": True}, {"by": second}),
         often=4,
         shown_by="step",
         writes=("parameter", "optimizer state", "step count"),
@@ -100,11 +102,12 @@ class ErrorMoves(ChangeMoves):
         by: int = 0,
         slow: int | None = None,
         text: str = "",
+        letters: bool = False,
     ) -> None:
         """Do a step that fails on these owners: it raises, and the others have stepped.
 
         ``foreign``: the error cannot be unpickled. ``slow``: this owner is held, and the step waits for it.
-        ``text``: what stands around the text of the error.
+        ``text``: what stands around the text of the error. ``letters``: also some outside ASCII.
         """
         sides, failing = self.sides, sorted({owner, *also})
         data = sides.data(sides.used(), self.number)
@@ -112,7 +115,7 @@ class ErrorMoves(ChangeMoves):
         if not self.is_client(by):
             return
         for each in failing:
-            on(each, arm, "unpicklable" if foreign else text_of(each, text))
+            on(each, arm, "unpicklable" if foreign else text_of(each, text, letters))
         label = f"a step that fails on {' and '.join(f'worker{each}' for each in failing)}"
         label += " with an error that cannot travel" if foreign else ""
         if slow is None:
@@ -121,7 +124,7 @@ class ErrorMoves(ChangeMoves):
             raised = self._step_while_held(slow, by, data)
             check(bool(raised), f"{label} did not raise")
             error = raised[0]
-        for problem in wrong_in_error(error, failing, foreign, text):
+        for problem in wrong_in_error(error, failing, foreign, text, letters):
             self.check(False, problem)
 
     def _step_while_held(self, owner: int, by: int, data: Data) -> list[Exception]:

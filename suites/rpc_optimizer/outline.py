@@ -32,6 +32,7 @@ def features() -> dict[str, str]:
         "wrong contexts": "context.invalid[*]",
         "bf16": "parity.dtype[*-bf16-ws2]",
         "errors in steps": "errors.step[*]",
+        "letters in errors": "errors.step[*]",
         "errors in several steps": "errors.several[*]",
         "errors that cannot travel": "errors.unpicklable[*]",
         "errors in constructors": "errors.constructor[*]",

@@ -93,9 +93,10 @@ PLANTED: dict[str, Any] = {row.name: _planted(row.optimizer) for row in rows()}
 globals().update({kind.__name__: kind for kind in PLANTED.values()})  # where pickle looks for them
 
 
-def text_of(owner: int, text: str) -> str:
-    """Return the text of an owner's error; ``text``: what stands around it."""
-    return AROUND[text].format(f"step sabotaged: {WORDS[owner]}")
+def text_of(owner: int, around: str, letters: bool) -> str:
+    """Return the text of an owner's error; ``around``: what stands around it, ``letters``: also some not in ASCII."""
+    text = f"step sabotaged: {WORDS[owner]}"
+    return AROUND[around].format(AROUND["letters"].format(text) if letters else text)
 
 
 def arm(kind: str) -> None:
@@ -163,12 +164,12 @@ def on(owner: int, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def wrong_in_error(
-    error: Exception, failing: Collection[int], foreign: bool = False, around: str = ""
+    error: Exception, failing: Collection[int], foreign: bool, around: str, letters: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the error of a step: it names each worker that failed, with its own cause.
 
-    The error of one worker has its type; one error of several workers may have any. ``around``: what stands around
-    the cause.
+    The error of one worker has its type; one error of several workers may have any. ``around``, ``letters``: what
+    stands around the cause.
     """
     text = str(error)
     if foreign:
@@ -182,7 +183,7 @@ def wrong_in_error(
             yield f"the error does not name worker{owner}: {text}"
         if WORDS[owner] not in text:
             yield f"the error does not say what went wrong on worker{owner}: {text}"
-        elif lost := line_lost(text_of(owner, around), text):
+        elif lost := line_lost(text_of(owner, around, letters), text):
             yield f"the error has not all lines of what went wrong on worker{owner}: {lost!r} is lost"
     if not _each_under_its_name(text, failing):
         yield f"an error stands under another worker's name: {text}"

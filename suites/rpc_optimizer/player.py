@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.suites.moves.model import named_traits, takes, with_each
+from everyrank.suites.rpc_optimizer.arena import KEEPS_LETTERS
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
 from everyrank.suites.rpc_optimizer.moves_of_parts import PartMoves
 from everyrank.suites.rpc_optimizer.outline import Outline, features, fits, needed_by, needed_of
@@ -111,6 +112,7 @@ class RpcPlayer(PartMoves):
 
     features = features()
     features_since = {"steps of other parameters at the same time": 4}
+    claims = {KEEPS_LETTERS: frozenset({"letters in errors"})}
     crossings = "crossings.txt"
     holes = {
         "buffer": "an optimizer has none",

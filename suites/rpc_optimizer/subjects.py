@@ -10,6 +10,7 @@ from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
 from everyrank.fixtures.quiet import distributed_optim, distributed_optim_utils
 from everyrank.model.versions import is_in_force
 from everyrank.suites.engine.subject import Lack, Subject
+from everyrank.suites.rpc_optimizer.arena import KEEPS_LETTERS
 
 
 def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> distributed_optim.DistributedOptimizer:
@@ -56,7 +57,13 @@ def _refused_by_the_twins() -> dict[str, Lack]:
     return lacks
 
 
-EXEMPLAR = Subject("everyrank.RpcOptimizer", contract="rpc-optimizer", build=RpcOptimizer, exemplar=True)
+EXEMPLAR = Subject(
+    "everyrank.RpcOptimizer",
+    contract="rpc-optimizer",
+    build=RpcOptimizer,
+    declares=frozenset({KEEPS_LETTERS}),
+    exemplar=True,
+)
 SCRIPTED = Subject(
     "torch.DistributedOptimizer.scripted",
     contract="rpc-optimizer",

@@ -275,7 +275,7 @@ class ApartMoves(StateMoves):
     def fail(self, rank: int, text: str = "") -> None:
         """Let the loss raise on one rank in the second step, in a group of its own: all raise, nothing changes.
 
-        ``text``: what stands around the text of the error; it may be empty.
+        ``text``: what stands around the text of the error; it may be empty, or have letters outside ASCII.
         """
         message = AROUND[text].format(MESSAGE)
         seen, computed = self._meeting(
