@@ -39,9 +39,10 @@ that need the whole tensor lacks ``whole-tensor``.
 All of these run on every rank of the default group. An error on one rank is raised on every rank; a subject
 that leaves it there, and lets no other rank wait for that, lacks ``shared-errors``. Its text contains
 ``rank`` with the number, and the text of its cause, or the name of its class if it has no text; between the two it
-names no other rank except the one that raises it. If a closure raises on one rank when it is evaluated first, no rank
-has stepped, and all can go on. A closure returns the loss of the whole model, the same on all ranks. A subject that
-leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
+names no other rank except the one that raises it. If several ranks fail at once, each with a text of its own, each
+rank's error names one of them at least, in this way. If a closure raises on some ranks when it is evaluated first, no
+rank has stepped, and all can go on. A closure returns the loss of the whole model, the same on all ranks. A subject
+that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
 """
 
 from __future__ import annotations

@@ -50,13 +50,13 @@ FAULTS = {
 }
 
 
-def error_text(sides: Sides, fault: Fault, rank: int, text: str) -> str:
+def error_text(sides: Sides, fault: Fault, rank: int, text: str, message: str = failing.MESSAGE) -> str:
     """Let a rank fail; return the text of the error that this rank gets, or an empty text.
 
-    ``text``: what stands around the cause.
+    ``text``: what stands around the message.
     """
     try:
-        _fail(sides, fault, rank, failing.AROUND[text].format(failing.MESSAGE))
+        _fail(sides, fault, rank, failing.AROUND[text].format(message))
     except Deviation:
         raise
     except Exception as error:
@@ -108,6 +108,26 @@ def check_errors(texts: Sequence[str], victim: int, cause: str, around: str = ""
         check(not lost, f"the error on rank {rank} has not all lines of the cause: {lost!r} is lost")
         near = _names_beside(cause, victim, text, rank)
         check(near, f"the error on rank {rank} names another rank than rank {victim} beside the cause: {text}")
+
+
+def own_message(rank: int) -> str:
+    """Return what a rank raises where all of them fail, each with a text of its own."""
+    return f"{failing.MESSAGE}, {'once more ' * rank}here"
+
+
+def check_own_errors(texts: Sequence[str]) -> None:
+    """Check the texts of all ranks where each has raised its own message: each names a rank and that rank's cause.
+
+    Of which rank it is, the contract leaves to the subject.
+    """
+    for rank, text in enumerate(texts):
+        check(bool(text), f"rank {rank} heard nothing of the errors on all ranks")
+        found = [victim for victim in range(len(texts)) if _tells(own_message(victim), victim, text, rank)]
+        check(bool(found), f"all ranks fail, and the error on rank {rank} names none of them and its cause: {text}")
+
+
+def _tells(cause: str, victim: int, text: str, rank: int) -> bool:
+    return cause in text and f"rank {victim}" in text and _names_beside(cause, victim, text, rank)
 
 
 def _names_beside(cause: str, victim: int, text: str, rank: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import first_of, move, only_if
 from everyrank.suites.moves.options import can_be_set, set_option
-from everyrank.suites.moves.together import exchanged
 from everyrank.suites.sharded_optimizer.moves_of_gradients import GradientMoves
 from everyrank.suites.sharded_optimizer.outline import Outline
 
@@ -117,10 +116,6 @@ class GroupMoves(GradientMoves):
         group = {"params": {**self.sides.named(start, start + count), **more}, **copy.deepcopy(options)}
         error = error_of(lambda: self.sides.ours.add_param_group(group))
         return "" if error is None else in_a_line(error)
-
-    def exchange(self, act: Callable[[], str]) -> list[str]:
-        """Act on all ranks, and return the texts of all."""
-        return exchanged(act)
 
     @move(
         "surface",

@@ -99,6 +99,7 @@ class StateMoves(GroupMoves):
         needs_of={"prefix": "prefixes", "recurse": "names without recursion"},
         drawn={"prefix": ("", "model"), "recurse": (True, False)},
         kinds=({}, {"prefix": "model"}, {"recurse": False}),
+        beside=({"prefix": "model"}, {"recurse": False}),
         often=2,
         apart=True,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from everyrank import current_world
@@ -15,9 +15,10 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.move import first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
-from everyrank.suites.moves.together import reference_acts
+from everyrank.suites.moves.together import exchanged, reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena
 from everyrank.suites.sharded_optimizer.evaluations import Evaluations
+from everyrank.suites.sharded_optimizer.faults import FAULTS, check_own_errors, error_text, own_message
 from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline
@@ -57,6 +58,12 @@ def _alike(outline: Outline, **given: Any) -> None:
 
 def _own_needs(outline: Outline) -> Sequence[str]:
     return only_if(outline.wholes and not outline.clamped)
+
+
+def _failed_needs(outline: Outline) -> Iterator[str]:
+    yield from ("errors", "closures", "errors in closures")
+    # A closure gives dense gradients, and what a hook has made of those of a step that fails is not defined.
+    yield from only_if(not (outline.tables or outline.clamped))
 
 
 def _without_needs(outline: Outline, without: int, own: bool) -> Iterator[str]:
@@ -129,13 +136,14 @@ class TrainingMoves(Player):
 
     @move(
         "parity.shard",
-        laws={"missing": "grad.none", "own": "parity.whole", "rows": "parity.embeddings"},
+        laws={"failed": "errors.rank", "missing": "grad.none", "own": "parity.whole", "rows": "parity.embeddings"},
         needs=lambda outline: only_if(not outline.closures_only),
         needs_of={
             "missing": _missing_needs,
             "rows": _rows_needs,
             "own": _own_needs,
             "without": _without_needs,
+            "failed": _failed_needs,
         },
         then=_trained,
         drawn={
@@ -143,6 +151,7 @@ class TrainingMoves(Player):
             "rows": _some_rows,
             "own": (False, True),
             "without": lambda outline: [None, None, *range(outline.model.size)],
+            "failed": (False, False, False, True),
         },
         kinds=(
             {},
@@ -154,9 +163,11 @@ class TrainingMoves(Player):
         beside=(
             {"own": True},
             {"rows": lambda outline: ((2, 0),) if outline.tables else None},
+            {"own": True, "failed": True},
             {"own": True, "without": lambda outline: outline.model.size - 1},
             {"missing": last_trained},
             {"without": 0},
+            {"failed": True},
         ),
         often=4,
         writes=("gradient", "parameter", "optimizer state", "step count"),
@@ -168,12 +179,16 @@ class TrainingMoves(Player):
         rows: tuple[tuple[int, ...], ...] = (),
         own: bool = False,
         without: int | None = None,
+        failed: bool = False,
     ) -> None:
         """Set new gradients as ``give`` does, and step.
 
         ``own``: whole parameters get another gradient on each rank, if the subject claims to average them: it lies
-        transposed in memory on every other rank, and the rank ``without`` has none.
+        transposed in memory on every other rank, and the rank ``without`` has none. ``failed``: before that, a step
+        with a closure fails on all ranks.
         """
+        if failed:
+            self._fail_everywhere()
         self.sides.give(self.number, missing, rows, own, without)
         self._step()
 
@@ -191,17 +206,19 @@ class TrainingMoves(Player):
     # Of a table, gradients are dense in a closure; of what has grown large in half precision, they are infinite.
     @move(
         "closure",
-        laws={"own": "parity.whole"},
+        laws={"failed": "errors.rank", "own": "parity.whole"},
         needs=lambda outline: ["closures", *only_if(not (outline.tables or "float16" in outline.model.dtypes))],
-        needs_of={"own": _own_needs},
+        needs_of={"own": _own_needs, "failed": _failed_needs},
         then=_trained,
-        drawn={"own": (False, False, True)},
-        beside=({"own": True},),
+        drawn={"own": (False, False, True), "failed": (False, False, False, True)},
+        beside=({"own": True}, {"own": True, "failed": True}, {"failed": True}),
         writes=("gradient", "parameter", "optimizer state", "step count"),
         reads=(*_READ, "failed step", "acting hook"),
     )
-    def step_with_closure(self, own: bool = False) -> None:
-        """Step with a closure, which sets the gradients itself; ``own`` as in ``train``."""
+    def step_with_closure(self, own: bool = False, failed: bool = False) -> None:
+        """Step with a closure, which sets the gradients itself; ``own`` and ``failed`` as in ``train``."""
+        if failed:
+            self._fail_everywhere()
         sides = self.sides
         evaluations = Evaluations(sides.arena, sides.trained, self.number, self.refuse, own)
         with reference_acts():
@@ -217,3 +234,14 @@ class TrainingMoves(Player):
             self.sides.reference.step()
         with subject_acts():
             self.sides.ours.step()
+
+    def _fail_everywhere(self) -> None:
+        """Let a closure fail on each rank, with a text of its own; so none waits for a gradient of another."""
+        rank = self.arena.rank
+        check_own_errors(
+            self.exchange(lambda: error_text(self.sides, FAULTS["closure"], rank, "", own_message(rank)))
+        )
+
+    def exchange(self, act: Callable[[], str]) -> list[str]:
+        """Act on all ranks, and return the texts of all."""
+        return exchanged(act)
