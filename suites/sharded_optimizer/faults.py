@@ -122,11 +122,11 @@ def check_own_errors(texts: Sequence[str]) -> None:
     """
     for rank, text in enumerate(texts):
         check(bool(text), f"rank {rank} heard nothing of the errors on all ranks")
-        found = [victim for victim in range(len(texts)) if _tells(own_message(victim), victim, text, rank)]
+        found = [victim for victim in range(len(texts)) if _names_cause(own_message(victim), victim, text, rank)]
         check(bool(found), f"all ranks fail, and the error on rank {rank} names none of them and its cause: {text}")
 
 
-def _tells(cause: str, victim: int, text: str, rank: int) -> bool:
+def _names_cause(cause: str, victim: int, text: str, rank: int) -> bool:
     return cause in text and f"rank {victim}" in text and _names_beside(cause, victim, text, rank)
 
 
