@@ -268,10 +268,19 @@ def set_frozen(model: nn.Module, made_of: Model, frozen: Iterable[int]) -> None:
 
 
 def set_mode(model: nn.Module, evaluated: bool) -> None:
-    """Put the first layer of a model in eval(), or back in train(). A model of a plan has none of this name."""
-    for name, layer in model.named_children():
-        if name == "layer0":
-            layer.train(not evaluated)
+    """Put the first layer of a model in eval(), or back in train()."""
+    for layer in _first_layers(model):
+        layer.train(not evaluated)
+
+
+def is_evaluated(model: nn.Module) -> bool:
+    """Return whether the first layer of a model is in eval()."""
+    return not any(layer.training for layer in _first_layers(model))
+
+
+def _first_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the first layer; a model of a plan has none of this name."""
+    return [layer for name, layer in model.named_children() if name == "layer0"]
 
 
 def layer_names(made_of: Model) -> list[str]:

@@ -19,7 +19,7 @@ from everyrank.suites.trainer.as_torch import reloaded
 from everyrank.suites.trainer.batches import Microbatch
 from everyrank.suites.trainer.comparing import Comparing
 from everyrank.suites.trainer.generators import Generators
-from everyrank.suites.trainer.model import Model, Step, set_mode
+from everyrank.suites.trainer.model import Model, Step, is_evaluated, set_mode
 from everyrank.suites.trainer.model_alone import ModelAlone
 from everyrank.suites.trainer.parameters import Values, first_names, full_parameters, own_parameters, reordered
 from torch import nn
@@ -162,6 +162,8 @@ class Sides(Comparing):
                 self.as_torch.follow(self.alone)
                 self.as_torch.step(step, number, time, self.training.parts)
         found = self.training.step(step, number, time)
+        kept = not self.evaluated or is_evaluated(self.training.model)
+        check(kept, "layer0 is in train(), and its user has put it in eval(); if a step does so, declare sets-modes")
         if self.made_of.draws:
             self.compare_generators()
         if found is not None and self.made_of.losses:
