@@ -98,8 +98,7 @@ class Updates:
 
     def __init__(self) -> None:
         self._frozen: dict[torch.nn.Module, torch.nn.Parameter] = {}
-        self._watched: list[tuple[torch.nn.Module, torch.optim.Optimizer]] = []
-        self._hooked_later = False
+        self._without_hook: list[tuple[torch.nn.Module, torch.optim.Optimizer]] = []  # a later one
 
     def begin(self, *_: object) -> None:
         """Stop if the next update has a stop; this is a hook of the server's optimizer."""
@@ -114,16 +113,15 @@ class Updates:
         for number, module in enumerate(self.modules):
             if any(first is parameter for parameter in module.parameters()):
                 optimizer.register_step_post_hook(partial(self.end, module))
-                self._watched.append((module, optimizer))
+                self._without_hook.append((module, optimizer))
                 self.known |= number == 0
 
     def act(self, acts: str) -> None:
         """Let the optimizer act from now on, if its module is known."""
         self.acts = acts if self.known else ""
-        if self.acts == "memory" and not self._hooked_later:
-            self._hooked_later = True
-            for module, optimizer in self._watched:
-                optimizer.register_step_post_hook(partial(self.renew, module))
+        while self.acts == "memory" and self._without_hook:
+            module, optimizer = self._without_hook.pop()
+            optimizer.register_step_post_hook(partial(self.renew, module))
 
     def renew(self, module: torch.nn.Module, *_: object) -> None:
         """Give parameters new memory; this hook is registered after the server was built."""
